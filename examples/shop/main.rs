@@ -1,0 +1,2 @@
+//! The demonstration.
+fn main() {}

@@ -1,0 +1,4 @@
+//! placeholder
+#[derive(Debug, Clone, Default)]
+#[allow(missing_docs)]
+pub struct MemoryBackend {}

@@ -1,0 +1,288 @@
+//! What a grant is made of: tokens, the end of a lease, and the signal of its loss.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    future::Future,
+    num::NonZeroU64,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::error::BackendError;
+
+/// A number that grows with every grant of a key; storage uses it to refuse a stale holder.
+///
+/// Tokens are `1..=i64::MAX`, so every database can store them. Tokens of different backends
+/// are not comparable. Show the token to the storage on the *first* contact, reads included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(NonZeroU64);
+
+impl FencingToken {
+    /// The largest token, `i64::MAX`.
+    pub const MAX: Self = Self(NonZeroU64::new(i64::MAX as u64).expect("not zero"));
+
+    /// A token of this number, or `None` outside `1..=i64::MAX`.
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(n) if number <= i64::MAX as u64 => Some(Self(n)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The number as databases take it; never negative.
+    pub const fn as_i64(self) -> i64 {
+        self.0.get() as i64
+    }
+
+    /// The token `n` places after this one in a reserved range.
+    pub(crate) fn offset(self, n: u64) -> Option<Self> {
+        self.get().checked_add(n).and_then(Self::new)
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The random secret of one acquisition, by which a backend knows the holder.
+///
+/// 128 bits from the operating system's generator. `Debug` does not show it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerToken([u8; 16]);
+
+impl OwnerToken {
+    /// A new random token.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system has no randomness to give, which it does not do once booted.
+    pub fn random() -> Self {
+        // One system call for 64 tokens: a call per request costs more than the lock.
+        struct Pool {
+            bytes: [u8; 1024],
+            used: usize,
+        }
+        thread_local! {
+            static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 1024], used: 1024 }) };
+        }
+        POOL.with_borrow_mut(|pool| {
+            if pool.used == pool.bytes.len() {
+                getrandom::fill(&mut pool.bytes).expect("the operating system gives randomness");
+                pool.used = 0;
+            }
+            let slot = &mut pool.bytes[pool.used..pool.used + 16];
+            let mut token = [0; 16];
+            token.copy_from_slice(slot);
+            slot.fill(0);
+            pool.used += 16;
+            Self(token)
+        })
+    }
+
+    /// The bytes, for a backend to encode.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// 64 bits that spread well: the token is random.
+    pub(crate) fn hash64(&self) -> u64 {
+        u64::from_ne_bytes(self.0[..8].try_into().expect("eight bytes"))
+    }
+}
+
+impl fmt::Debug for OwnerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerToken(..)")
+    }
+}
+
+/// How far clocks may drift apart during a lease: 1 % of the ttl + 2 ms.
+pub fn drift_margin(ttl: Duration) -> Duration {
+    ttl / 100 + Duration::from_millis(2)
+}
+
+/// The end of a lease whose request was sent at `sent`: the ttl less the [`drift_margin`].
+pub fn valid_until(sent: Instant, ttl: Duration) -> Instant {
+    sent + ttl.saturating_sub(drift_margin(ttl))
+}
+
+/// Why a lock was lost before its holder released it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ended before it could be renewed.
+    Expired,
+    /// The backend says that this owner does not hold the key (any more).
+    Revoked,
+    /// An operator took the lock away with `force_release`.
+    ForceReleased,
+    /// The holder kept it for longer than the policy's `max_hold`.
+    MaxHold,
+    /// The manager was shut down and its grace has passed.
+    Shutdown,
+}
+
+impl Loss {
+    fn from_u8(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Expired,
+            2 => Self::Revoked,
+            3 => Self::ForceReleased,
+            4 => Self::MaxHold,
+            5 => Self::Shutdown,
+            _ => return None,
+        })
+    }
+
+    fn to_u8(self) -> u8 {
+        match self {
+            Self::Expired => 1,
+            Self::Revoked => 2,
+            Self::ForceReleased => 3,
+            Self::MaxHold => 4,
+            Self::Shutdown => 5,
+        }
+    }
+
+    /// The reason as a label for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+            Self::ForceReleased => "force_released",
+            Self::MaxHold => "max_hold",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Tells everybody who holds a lease that it is lost.
+///
+/// Every [`Lease`] owns one; its backend fires it as soon as it knows, the manager fires it when
+/// the lease ends unrenewed. Firing is terminal: the first reason stays.
+#[derive(Default)]
+pub struct LossSignal {
+    loss: AtomicU8,
+    /// The task that runs the handler: one slot, so that a request costs no allocation.
+    holder: Mutex<Option<Waker>>,
+    others: Notify,
+}
+
+impl LossSignal {
+    /// A signal that has not been fired.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reports the loss. Only the first call counts; it returns `true`.
+    pub fn fire(&self, loss: Loss) -> bool {
+        let first = self
+            .loss
+            .compare_exchange(0, loss.to_u8(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if first {
+            let waker = self
+                .holder
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            self.others.notify_waiters();
+        }
+        first
+    }
+
+    /// The reason, once fired.
+    pub fn get(&self) -> Option<Loss> {
+        Loss::from_u8(self.loss.load(Ordering::Acquire))
+    }
+
+    /// Resolves with the reason when the lease is lost; at once if it is.
+    ///
+    /// Any number of tasks may wait. Cancel safe.
+    pub async fn wait(&self) -> Loss {
+        loop {
+            // Register, then check, then wait: a fire in between is not missed.
+            let notified = self.others.notified();
+            if let Some(loss) = self.get() {
+                return loss;
+            }
+            notified.await;
+        }
+    }
+
+    /// As [`wait`](Self::wait), for the one task that polls the handler.
+    pub(crate) fn poll_holder(&self, cx: &mut Context<'_>) -> Poll<Loss> {
+        if let Some(loss) = self.get() {
+            return Poll::Ready(loss);
+        }
+        {
+            let mut slot = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *slot {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        }
+        // A fire between the first look and the registration found no waker to wake.
+        match self.get() {
+            Some(loss) => Poll::Ready(loss),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LossSignal").field(&self.get()).finish()
+    }
+}
+
+/// A backend's grant of a key to one owner.
+///
+/// The musts of [`LockBackend`](crate::backend::LockBackend) apply. All methods take `&self`:
+/// the manager renews from one task and releases from another. There are no default methods.
+pub trait Lease: fmt::Debug + Send + Sync + 'static {
+    /// The token of this grant; where a range was reserved, the first of it.
+    fn fencing_token(&self) -> FencingToken;
+
+    /// How many tokens were reserved, `fencing_token()` included; 1 without a reservation.
+    fn reserved_tokens(&self) -> u32;
+
+    /// Until when the holder may act, unless renewed (must 2).
+    fn valid_until(&self) -> Instant;
+
+    /// Extends the lease to a whole ttl from now, if this owner still holds it (must 7).
+    ///
+    /// # Errors
+    ///
+    /// `Lost` on an owner mismatch: the implementation has then fired [`lost`](Self::lost).
+    /// Any other kind leaves `valid_until` as it was; the caller tries again until then (must 8).
+    fn renew(&self) -> impl Future<Output = Result<(), BackendError>> + Send;
+
+    /// The signal of this lease's loss. The backend fires it as soon as it knows.
+    fn lost(&self) -> &LossSignal;
+
+    /// Gives the key back, if this owner still holds it; harmless otherwise, and when repeated.
+    ///
+    /// # Cancellation
+    ///
+    /// The first poll sends the release. A caller that drops the future does not learn the
+    /// outcome; the manager never drops it but hands it to the reaper.
+    fn release(&self) -> impl Future<Output = Result<(), BackendError>> + Send;
+}

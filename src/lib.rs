@@ -1,0 +1,16 @@
+//! Distributed locks for web routes.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod backend;
+pub mod error;
+pub mod key;
+pub mod lease;
+mod policy;
+
+pub use self::{
+    backend::{LockBackend, MemoryBackend, Mode},
+    error::{BackendError, BackendErrorKind, BoxError, ConfigError},
+    key::{KeyExtractor, LockKey},
+    lease::{FencingToken, Lease, Loss, OwnerToken},
+    policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
+};
