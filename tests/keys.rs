@@ -79,6 +79,45 @@ fn apart(a: &LockKey, b: &LockKey) -> bool {
     a != b && !a.as_str().starts_with(b.as_str()) && !b.as_str().starts_with(a.as_str())
 }
 
+/// Random tuples seldom come close to each other, so these do: all of up to three values that
+/// look like the form itself.
+#[test]
+fn tuples_that_look_alike_have_keys_apart() {
+    let values = [
+        "", "0", "1", "11", ".", "1.", "1.1", "0.", ";", ":", "#", "n:",
+    ];
+    let mut tuples: Vec<Vec<&str>> = vec![vec![]];
+    for grown in 0..3 {
+        let longest: Vec<_> = tuples
+            .iter()
+            .filter(|t| t.len() == grown)
+            .cloned()
+            .collect();
+        for tuple in longest {
+            tuples.extend(values.map(|value| [tuple.as_slice(), &[value]].concat()));
+        }
+    }
+    assert_eq!(tuples.len(), 1 + 12 + 144 + 1728);
+    let mut keys: Vec<LockKey> = Vec::new();
+    for namespace in ["n", "n1", "n.1", "n:1.1;", "n:", "%n"] {
+        keys.extend(
+            tuples
+                .iter()
+                .map(|values| LockKey::from_values(namespace, values)),
+        );
+    }
+    // In order, a beginning of any key is also a beginning of the next one.
+    keys.sort();
+    for pair in keys.windows(2) {
+        assert!(
+            apart(&pair[0], &pair[1]),
+            "{} {}",
+            pair[0].as_str(),
+            pair[1].as_str()
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
