@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, request::Parts};
+use http::{HeaderValue, Method, Response, StatusCode, request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -78,18 +78,14 @@ impl Config {
 
     /// What this request asks of the manager, for each of its keys.
     pub(super) fn terms(&self, parts: &Parts) -> Terms {
-        let preference = prefer::wait(&parts.headers);
-        let (mut wait, applied) = match preference {
-            None => (self.policy.wait(), None),
-            some => prefer::effective(self.policy.wait(), self.policy.max_prefer_wait(), some),
-        };
-        let grpc = grpc::is_grpc(&parts.headers);
-        if grpc && let Some(timeout) = grpc::timeout(&parts.headers) {
-            wait = match wait {
-                Wait::Fail => Wait::Fail,
-                Wait::For(wait) => Wait::from(wait.min(timeout)),
-                Wait::Forever => Wait::from(timeout),
-            };
+        let (mut wait, applied) = prefer::effective_wait(
+            self.policy.wait(),
+            self.policy.max_prefer_wait(),
+            prefer::wait(&parts.headers),
+        );
+        let grpc = grpc::content_type(&parts.headers);
+        if grpc.is_some() {
+            wait = grpc::bound_wait(wait, &parts.headers);
         }
         let mode = match &self.mode_fn {
             Some(mode) => mode(parts),
@@ -139,7 +135,8 @@ pub(super) struct Terms {
     pub(super) started: Instant,
     /// The seconds of `Prefer: wait` that were honoured.
     pub(super) applied: Option<u64>,
-    pub(super) grpc: bool,
+    /// The content type of a gRPC answer, if it is a gRPC call.
+    pub(super) grpc: Option<HeaderValue>,
     pub(super) route: Route,
 }
 

@@ -1,7 +1,7 @@
 //! From an error to the answer that the client gets.
 
 use bytes::Bytes;
-use http::{Response, request::Parts};
+use http::{HeaderMap, HeaderValue, Response, request::Parts};
 use http_body_util::combinators::UnsyncBoxBody;
 
 use super::config::{Config, Terms};
@@ -23,7 +23,7 @@ impl Config {
     pub(super) fn reject(&self, rejection: KeyRejection, parts: &Parts) -> Answer {
         match Refusal::from_rejection(rejection) {
             Ok(refusal) => {
-                let grpc = grpc::is_grpc(&parts.headers);
+                let grpc = grpc::content_type(&parts.headers);
                 Answer::Refusal(self.render(refusal, Some(parts), grpc, None))
             }
             Err(response) => Answer::Foreign(response),
@@ -50,14 +50,14 @@ impl Config {
         let refusal = Refusal::new(kind, Some(key.namespace()))
             .with_status(self.contended_status)
             .with_retry_after(self.retry_after(error, key));
-        Answer::Refusal(self.render(refusal, Some(parts), terms.grpc, terms.applied))
+        Answer::Refusal(self.render(refusal, Some(parts), terms.grpc.clone(), terms.applied))
     }
 
     pub(super) fn refuse_kind(
         &self,
         kind: RefusalKind,
         namespace: &str,
-        grpc: bool,
+        grpc: Option<HeaderValue>,
         applied: Option<u64>,
         parts: Option<&Parts>,
     ) -> Response<Bytes> {
@@ -68,7 +68,7 @@ impl Config {
         &self,
         refusal: Refusal,
         parts: Option<&Parts>,
-        grpc: bool,
+        grpc: Option<HeaderValue>,
         applied: Option<u64>,
     ) -> Response<Bytes> {
         let mut response = match (&self.on_refuse, parts) {
@@ -77,12 +77,12 @@ impl Config {
                 response.extensions_mut().insert(refusal);
                 response
             }
-            _ if grpc => grpc::render(refusal),
-            _ => problem::render(refusal, &self.problem_base),
+            _ => match grpc {
+                Some(content_type) => grpc::render(refusal, content_type),
+                None => problem::render(refusal, &self.problem_base),
+            },
         };
-        if let Some(seconds) = applied {
-            prefer::apply(response.headers_mut(), seconds);
-        }
+        tell_applied(response.headers_mut(), applied);
         response
     }
 
@@ -129,7 +129,7 @@ impl Config {
         }
     }
 
-    pub(super) fn lost(&self, session_parts: Option<&Parts>, namespace: &str, grpc: bool, applied: Option<u64>, loss: Loss) -> Response<Bytes> {
+    pub(super) fn lost(&self, session_parts: Option<&Parts>, namespace: &str, grpc: Option<HeaderValue>, applied: Option<u64>, loss: Loss) -> Response<Bytes> {
         tracing::warn!(
             target: "tower_lock",
             namespace,
@@ -137,5 +137,12 @@ impl Config {
             "the handler was dropped because its lock was lost"
         );
         self.refuse_kind(RefusalKind::LockLost, namespace, grpc, applied, session_parts)
+    }
+}
+
+/// Tells the client that its `Prefer: wait` was honoured.
+pub(super) fn tell_applied(headers: &mut HeaderMap, applied: Option<u64>) {
+    if let Some(seconds) = applied {
+        headers.append(prefer::PREFERENCE_APPLIED, prefer::applied(seconds));
     }
 }

@@ -53,10 +53,11 @@ impl<S, K> LockService<S, K> {
 
     /// The future of a request whose way into the lock has begun. The clone of the inner service
     /// is not ready: it is made ready once the lock is held.
-    fn run<B>(&self, start: Start<B>) -> ResponseFuture<S, B>
+    fn run<B, R>(&self, start: Start<B>) -> ResponseFuture<S, B, R>
     where
-        S: Service<Request<B>> + Clone,
+        S: Service<Request<B>, Response = Response<R>> + Clone,
         S::Future: Send + 'static,
+        R: Body,
     {
         let detach = self.config.policy.on_disconnect() == OnDisconnect::Detach;
         ResponseFuture::new(self.inner.clone(), start, detach)
@@ -74,7 +75,7 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, B>;
+    type Future = ResponseFuture<S, B, R>;
 
     /// Always ready: a reserved slot of the inner service must not wait for a lock.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -104,7 +105,7 @@ where
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, RequestBody<B>>;
+    type Future = ResponseFuture<S, RequestBody<B>, R>;
 
     /// Always ready: a reserved slot of the inner service must not wait for a lock.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -115,7 +116,7 @@ where
         let start = if self.config.methods.matches(request.method()) {
             start::from_body(&self.config, self.key.0.clone(), request)
         } else {
-            Start::Run(request.map(RequestBody::inner), None)
+            Start::Run(request.map(RequestBody::streaming), None)
         };
         self.run(start)
     }

@@ -3,7 +3,6 @@
 use std::{
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     config::{Config, Terms},
+    refuse::tell_applied,
     watch::BodyEndWatch,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     lease::Loss,
     manager::{HeldLock, LockGuard, Releasing, observe::count_body_outlived},
     policy::{OnLost, ReleaseOn},
-    web::{RefusalKind, ResponseBody, prefer},
+    web::{RefusalKind, ResponseBody},
 };
 
 /// The locks of one request. Dropped, it hands them to the reaper.
@@ -132,7 +132,7 @@ impl Session {
     }
 
     /// The handler answered: releases as the policy says.
-    pub(super) fn finish<R>(mut self, response: Response<R>) -> Finished<R>
+    pub(super) fn finish<R>(mut self, mut response: Response<R>) -> Finished<R>
     where
         R: Body,
     {
@@ -147,12 +147,9 @@ impl Session {
                 return Finished::Respond(self.aborted(loss, &key));
             }
         }
-        let mut response = response.map(ResponseBody::inner);
-        if let Some(seconds) = self.terms.applied {
-            prefer::apply(response.headers_mut(), seconds);
-        }
+        tell_applied(response.headers_mut(), self.terms.applied);
         if !self.holds_any() {
-            return Finished::Respond(response);
+            return Finished::Respond(response.map(ResponseBody::inner));
         }
         match self.config.policy.release_on() {
             ReleaseOn::BodyEnd { max } if !response.body().is_end_stream() => {
@@ -163,9 +160,10 @@ impl Session {
                 let abort = self.config.policy.on_lost() == OnLost::Abort;
                 let guards = std::mem::replace(&mut self.guards, Guards::None);
                 let watch = BodyEndWatch::new(guards, abort, self.config.stats.clone());
-                Finished::Respond(response.map(|body| body.watched(Box::new(watch))))
+                Finished::Respond(response.map(|body| ResponseBody::watched(body, Box::new(watch))))
             }
             ReleaseOn::HeadConfirmed => {
+                let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
                 let releasing = self.release_now();
                 if releasing.is_empty() {
@@ -175,12 +173,21 @@ impl Session {
                 }
             }
             ReleaseOn::Head | ReleaseOn::BodyEnd { .. } => {
+                let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
                 // Sent; what is not confirmed is the reaper's.
                 drop(self.release_now());
                 Finished::Respond(response)
             }
         }
+    }
+
+    /// A detached handler is done or was aborted, and dropped; nobody reads an answer.
+    pub(super) fn detached_end(self, loss: Option<(Loss, LockKey)>) {
+        if let Some((loss, key)) = loss {
+            drop(self.lost(loss, &key));
+        }
+        drop(self.release_now());
     }
 
     /// The handler failed: its error is not ours to change.
@@ -201,7 +208,7 @@ impl Session {
         self.config.lost(
             self.parts.as_deref(),
             key.namespace(),
-            self.terms.grpc,
+            self.terms.grpc.clone(),
             self.terms.applied,
             loss,
         )

@@ -26,6 +26,8 @@ pub(super) enum Start<B> {
     Answer(Answer),
     /// It must wait: for a key, a body or a lock. Boxed, because most requests need not.
     Wait(Pin<Box<dyn Future<Output = Start<B>> + Send>>),
+    /// Nowhere any more: the future has gone on.
+    Taken,
 }
 
 /// Begins with a key from the head. A free key of an in-process backend is locked on return.
@@ -61,17 +63,18 @@ where
     let config = config.clone();
     Start::Wait(Box::pin(async move {
         let (parts, body) = request.into_parts();
-        let (bytes, body) = match buffer(body, extractor.max_body()).await {
-            Ok(buffered) => buffered,
-            Err(error) => {
-                let grpc = grpc::is_grpc(&parts.headers);
-                let refusal = Refusal::from_buffer_error(&error);
-                let response = config.render(refusal, Some(&parts), grpc, None);
-                return Start::Answer(Answer::Refusal(response));
+        match buffer(&parts.headers, body, extractor.max_body()).await {
+            Ok(buffered) => {
+                let result = extractor.extract(&parts, &buffered.bytes);
+                with_keys(&config, parts, RequestBody::buffered(buffered), result)
             }
-        };
-        let result = extractor.extract(&parts, &bytes);
-        with_keys(&config, parts, body, result)
+            Err(error) => {
+                let refusal = Refusal::from_buffer_error(&error);
+                let grpc = grpc::content_type(&parts.headers);
+                let response = config.render(refusal, Some(&parts), grpc, None);
+                Start::Answer(Answer::Refusal(response))
+            }
+        }
     }))
 }
 
@@ -106,7 +109,7 @@ fn one<B: Send + 'static>(
         }
         Reentry::Refuse(kind) => {
             let response =
-                config.refuse_kind(kind, key.namespace(), terms.grpc, None, Some(&parts));
+                config.refuse_kind(kind, key.namespace(), terms.grpc.clone(), terms.applied, Some(&parts));
             return Start::Answer(Answer::Refusal(response));
         }
     }
@@ -118,7 +121,7 @@ fn one<B: Send + 'static>(
             let config = config.clone();
             Start::Wait(Box::pin(async move {
                 let key = wish.key.clone();
-                match config.manager.shared().acquire_waiting_turn(wish).await {
+                match config.manager.shared().acquire_queued(wish).await {
                     Ok(guard) => run(&config, parts, body, Guards::One(guard), Vec::new(), terms),
                     Err(error) => failed(&config, parts, body, &error, &key, terms),
                 }
@@ -127,16 +130,14 @@ fn one<B: Send + 'static>(
     }
 }
 
-/// Several keys, in canonical order so that two requests never wait for each other; all or none.
+/// Several keys, already in canonical order so that two requests never wait for each other; all or none.
 async fn many<B>(
     config: Arc<Config>,
     parts: Parts,
     body: B,
-    mut keys: Vec<LockKey>,
+    keys: Vec<LockKey>,
     terms: Terms,
 ) -> Start<B> {
-    keys.sort_unstable();
-    keys.dedup();
     let mut guards: Vec<LockGuard> = Vec::with_capacity(keys.len());
     let mut reused: Vec<HeldLock> = Vec::new();
     for key in keys {
@@ -148,8 +149,8 @@ async fn many<B>(
             Reentry::Refuse(kind) => Start::Answer(Answer::Refusal(config.refuse_kind(
                 kind,
                 key.namespace(),
-                terms.grpc,
-                None,
+                terms.grpc.clone(),
+                terms.applied,
                 Some(&parts),
             ))),
             Reentry::None => {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{error::BoxError, web::BodyWatch};
 
-/// The locks of a response body. The body is polled between `enter` and `leave`, so the manager
+/// The locks of a response body. The body is polled between `poll_lost` and `left`, so the manager
 /// knows when it is not, and a body that has had its time is never polled again.
 pub(super) struct BodyEndWatch {
     guards: Guards,
@@ -30,9 +30,9 @@ impl BodyEndWatch {
 }
 
 impl BodyWatch for BodyEndWatch {
-    fn enter(&mut self, cx: &mut Context<'_>) -> Result<(), BoxError> {
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<BoxError> {
         if !self.abort {
-            return Ok(());
+            return Poll::Pending;
         }
         let guards = self.guards.as_slice();
         for (entered, guard) in guards.iter().enumerate() {
@@ -49,24 +49,24 @@ impl BodyWatch for BodyEndWatch {
                 for guard in &guards[..entered] {
                     let _ = guard.hold().leave_gate();
                 }
-                return Err(body_lost(loss));
+                return Poll::Ready(body_lost(loss));
             }
         }
-        Ok(())
+        Poll::Pending
     }
 
-    fn leave(&mut self) -> Result<(), BoxError> {
+    fn left(&mut self) -> Option<BoxError> {
         if !self.abort {
-            return Ok(());
+            return None;
         }
-        let mut result = Ok(());
+        let mut lost = None;
         for guard in self.guards.as_slice() {
             let loss = guard.hold().leave_gate();
             if let (Some(loss), false) = (loss, guard.hold().is_taken()) {
-                result = Err(body_lost(loss));
+                lost = Some(body_lost(loss));
             }
         }
-        result
+        lost
     }
 
     fn finished(self: Box<Self>) {

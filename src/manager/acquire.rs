@@ -85,9 +85,17 @@ impl Shared {
 
     /// Acquires, waiting as the wish says. Dropped, it leaves nothing behind.
     pub(crate) async fn acquire(self: &Arc<Self>, wish: Wish) -> Result<LockGuard, AcquireError> {
-        if let Some(result) = self.try_now(&wish) {
-            return result;
+        match self.try_now(&wish) {
+            Some(result) => result,
+            None => self.acquire_queued(wish).await,
         }
+    }
+
+    /// As [`acquire`](Self::acquire), after `try_now` could not.
+    pub(crate) async fn acquire_queued(
+        self: &Arc<Self>,
+        wish: Wish,
+    ) -> Result<LockGuard, AcquireError> {
         let mut observed = Observed::start(&wish.key, &wish.route);
         match self.acquire_waiting(&wish, &mut observed).await {
             Ok((granted, suspended_before)) => {

@@ -270,10 +270,6 @@ impl Shared {
         Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
     /// How many wait in this process for the key.
     pub(crate) fn waiting_for(&self, key: &LockKey) -> usize {
         self.admission.waiting_for(key)
