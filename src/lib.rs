@@ -6,6 +6,7 @@ pub mod error;
 pub mod key;
 pub mod lease;
 mod policy;
+mod web;
 
 pub use self::{
     backend::{LockBackend, MemoryBackend, Mode},
@@ -13,4 +14,5 @@ pub use self::{
     key::{KeyExtractor, LockKey},
     lease::{FencingToken, Lease, Loss, OwnerToken},
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
+    web::{Refusal, RefusalKind, RequestBody, ResponseBody, problem},
 };
