@@ -13,6 +13,7 @@ mod manager;
 mod policy;
 mod runtime;
 mod sync;
+mod web;
 
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
@@ -20,11 +21,12 @@ pub use self::{
     backend::{LockBackend, MemoryBackend, Mode},
     error::{BackendError, BackendErrorKind, BoxError, ConfigError},
     key::{KeyExtractor, LockKey},
-    lease::{FencingToken, Lease, Loss, OwnerToken},
     layer::{FromBody, FromHead, LockLayer, LockService, ResponseFuture},
+    lease::{FencingToken, Lease, Loss, OwnerToken},
     manager::{
         AcquireError, AcquireErrorKind, HeldLock, HeldLocks, HeldState, LockGuard, LockManager,
         LockManagerBuilder, ManagerState, ShutdownReport, WaitingState,
     },
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
+    web::{Refusal, RefusalKind, RequestBody, ResponseBody, problem},
 };

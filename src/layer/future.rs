@@ -41,7 +41,10 @@ type Detach<F> = fn(Pin<Box<F>>, Session);
 #[pin_project(project = StateProj)]
 enum State<S, F, B, R> {
     /// Waiting for a key, a body or a lock.
-    Waiting { start: Start<B>, inner: Option<S> },
+    Waiting {
+        start: Start<B>,
+        inner: Option<S>,
+    },
     /// The lock is held; the inner service becomes ready.
     Readying {
         inner: S,

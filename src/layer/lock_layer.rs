@@ -209,10 +209,7 @@ impl<K> LockLayer<K> {
 
     /// Chooses the mode for each request, before any other rule.
     #[track_caller]
-    pub fn with_mode_fn(
-        mut self,
-        mode: impl Fn(&Parts) -> Mode + Send + Sync + 'static,
-    ) -> Self {
+    pub fn with_mode_fn(mut self, mode: impl Fn(&Parts) -> Mode + Send + Sync + 'static) -> Self {
         let config = Arc::make_mut(&mut self.config);
         must(config.check_shared());
         config.mode_fn = Some(Arc::new(mode));

@@ -129,14 +129,27 @@ impl Config {
         }
     }
 
-    pub(super) fn lost(&self, session_parts: Option<&Parts>, namespace: &str, grpc: Option<HeaderValue>, applied: Option<u64>, loss: Loss) -> Response<Bytes> {
+    pub(super) fn lost(
+        &self,
+        session_parts: Option<&Parts>,
+        namespace: &str,
+        grpc: Option<HeaderValue>,
+        applied: Option<u64>,
+        loss: Loss,
+    ) -> Response<Bytes> {
         tracing::warn!(
             target: "tower_lock",
             namespace,
             reason = loss.as_str(),
             "the handler was dropped because its lock was lost"
         );
-        self.refuse_kind(RefusalKind::LockLost, namespace, grpc, applied, session_parts)
+        self.refuse_kind(
+            RefusalKind::LockLost,
+            namespace,
+            grpc,
+            applied,
+            session_parts,
+        )
     }
 }
 

@@ -66,10 +66,7 @@ pub(super) enum Finished<R> {
 
 impl Session {
     pub(super) fn new(config: Arc<Config>, guards: Guards, terms: Terms, parts: &Parts) -> Self {
-        let parts = config
-            .on_refuse
-            .is_some()
-            .then(|| Box::new(parts.clone()));
+        let parts = config.on_refuse.is_some().then(|| Box::new(parts.clone()));
         Self {
             config,
             guards,
@@ -139,9 +136,10 @@ impl Session {
         let now = Instant::now();
         if self.config.policy.on_lost() == OnLost::Abort {
             // The lease may have ended while the handler's last poll ran.
-            let lost = self.guards.layers().find_map(|guard| {
-                Some((guard.hold().loss_at_end(now)?, guard.key().clone()))
-            });
+            let lost = self
+                .guards
+                .layers()
+                .find_map(|guard| Some((guard.hold().loss_at_end(now)?, guard.key().clone())));
             if let Some((loss, key)) = lost {
                 drop(response);
                 return Finished::Respond(self.aborted(loss, &key));
@@ -269,4 +267,3 @@ pub(super) fn reentry(config: &Config, parts: &Parts, key: &LockKey, mode: Mode)
 pub(super) fn body_lost(loss: Loss) -> BoxError {
     format!("the lock of this response was lost: {}", loss.as_str()).into()
 }
-

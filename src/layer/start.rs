@@ -19,6 +19,10 @@ use crate::{
 };
 
 /// How far a request has come.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the usual one, moved twice"
+)]
 pub(super) enum Start<B> {
     /// To the handler, with its locks if it has any.
     Run(Request<B>, Option<Session>),
@@ -95,12 +99,7 @@ fn with_keys<B: Send + 'static>(
     }
 }
 
-fn one<B: Send + 'static>(
-    config: &Arc<Config>,
-    parts: Parts,
-    body: B,
-    key: LockKey,
-) -> Start<B> {
+fn one<B: Send + 'static>(config: &Arc<Config>, parts: Parts, body: B, key: LockKey) -> Start<B> {
     let terms = config.terms(&parts);
     match reentry(config, &parts, &key, terms.mode) {
         Reentry::None => {}
@@ -108,8 +107,13 @@ fn one<B: Send + 'static>(
             return run(config, parts, body, Guards::None, vec![held], terms);
         }
         Reentry::Refuse(kind) => {
-            let response =
-                config.refuse_kind(kind, key.namespace(), terms.grpc.clone(), terms.applied, Some(&parts));
+            let response = config.refuse_kind(
+                kind,
+                key.namespace(),
+                terms.grpc.clone(),
+                terms.applied,
+                Some(&parts),
+            );
             return Start::Answer(Answer::Refusal(response));
         }
     }

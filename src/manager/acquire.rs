@@ -167,9 +167,7 @@ impl Shared {
         if self.is_batched(wish) {
             return self.acquire_batched(wish).await;
         }
-        let request = wish
-            .plan
-            .request(wish.key.clone(), wish.mode, wish.wait);
+        let request = wish.plan.request(wish.key.clone(), wish.mode, wish.wait);
         let lease = self.ask_backend(&request).await?;
         Ok(Granted {
             token: lease.dyn_fencing_token(),

@@ -45,10 +45,10 @@ impl Admission {
     ) -> Result<Permit, Full> {
         let mut shard = self.shard(key);
         let entry = shard.entry(key.hash64(), |(k, _)| k == key, |(k, _)| k.hash64());
-        if let Entry::Occupied(occupied) = &entry {
-            if occupied.get().1 >= max_per_key {
-                return Err(Full::Key);
-            }
+        if let Entry::Occupied(occupied) = &entry
+            && occupied.get().1 >= max_per_key
+        {
+            return Err(Full::Key);
         }
         if self.total.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.total.fetch_sub(1, Ordering::Relaxed);

@@ -5,7 +5,10 @@
 //! whoever it is handed to. The role is never lost: dropped anywhere, it passes to the next
 //! waiter, or ends the queue when there is none. A waiter that finds no role takes it.
 
-use std::{collections::VecDeque, sync::{Arc, Mutex}};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use hashbrown::{HashTable, hash_table::Entry};
 use tokio::{
@@ -99,11 +102,9 @@ impl Shared {
                 }
                 Err(receiver) => {
                     let turn = match wish.wait {
-                        WaitBound::Until(deadline) => {
-                            timeout_at(deadline, receiver).await.map_err(|_| {
-                                AcquireError::new(AcquireErrorKind::WaitTimedOut)
-                            })?
-                        }
+                        WaitBound::Until(deadline) => timeout_at(deadline, receiver)
+                            .await
+                            .map_err(|_| AcquireError::new(AcquireErrorKind::WaitTimedOut))?,
                         WaitBound::Fail | WaitBound::Forever => receiver.await,
                     };
                     match turn {
@@ -125,7 +126,14 @@ impl Shared {
                         .with_tokens(wish.plan.batch);
                     let lease = self.ask_backend(&request).await?;
                     let limit = wish.plan.batch.min(lease.dyn_reserved_tokens());
-                    (lease, Box::new(Lineage { role, used: 0, limit }))
+                    (
+                        lease,
+                        Box::new(Lineage {
+                            role,
+                            used: 0,
+                            limit,
+                        }),
+                    )
                 }
             };
             let mut lineage = lineage;

@@ -67,7 +67,10 @@ pub(crate) enum Releaser {
 }
 
 impl Hold {
-    #[expect(clippy::too_many_arguments, reason = "one call site each for grant and hand-off")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call site each for grant and hand-off"
+    )]
     pub(crate) fn new(
         shared: Arc<Shared>,
         key: LockKey,
@@ -119,7 +122,11 @@ impl Hold {
                 u64::MAX
             } else {
                 self.shared
-                    .nanos(self.ends(suspended).checked_sub(self.plan.lead()).unwrap_or(self.granted_at))
+                    .nanos(
+                        self.ends(suspended)
+                            .checked_sub(self.plan.lead())
+                            .unwrap_or(self.granted_at),
+                    )
                     .min(self.hold_until.load(Ordering::Acquire))
             },
         }
@@ -253,12 +260,9 @@ impl Hold {
     /// the loss, or whoever reports it finds the gate open: both sides write, then read.
     pub(crate) fn leave_gate(&self) -> Option<Loss> {
         // Fails only for a lock that the handler took: it has no gate.
-        let _ = self.gate.compare_exchange(
-            GATE_POLLING,
-            GATE_OPEN,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let _ =
+            self.gate
+                .compare_exchange(GATE_POLLING, GATE_OPEN, Ordering::SeqCst, Ordering::SeqCst);
         self.lease.dyn_lost().get()
     }
 

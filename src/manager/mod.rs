@@ -33,6 +33,7 @@ pub(crate) use self::{
     guard::Releasing,
     hold::{Hold, Releaser},
 };
+use self::{admission::Admission, batch::Batches, plan::Plan, registry::Registry, worker::Reap};
 pub use self::{
     builder::LockManagerBuilder,
     error::{AcquireError, AcquireErrorKind},
@@ -40,7 +41,6 @@ pub use self::{
     inspect::{HeldState, ManagerState, WaitingState},
     shutdown::ShutdownReport,
 };
-use self::{admission::Admission, batch::Batches, plan::Plan, registry::Registry, worker::Reap};
 use crate::{
     backend::{Capabilities, DynLockBackend, KeyState, LockBackend},
     error::{BackendError, ConfigError},

@@ -196,8 +196,13 @@ impl Shared {
             self.runtime.spawn(renew(hold));
         }
         // Renewals are coarse so that many locks do not mean many scans; losses are exact.
-        let next_renewal = renew_at.max(self.nanos(now + least_ttl.min(Duration::from_secs(60)) / 64));
-        let next = if renew_at == u64::MAX { lose_at } else { lose_at.min(next_renewal) };
+        let next_renewal =
+            renew_at.max(self.nanos(now + least_ttl.min(Duration::from_secs(60)) / 64));
+        let next = if renew_at == u64::MAX {
+            lose_at
+        } else {
+            lose_at.min(next_renewal)
+        };
         if next != u64::MAX {
             self.next_look.fetch_min(next, Ordering::SeqCst);
         }
