@@ -210,6 +210,10 @@ mod tests {
     use http::HeaderValue;
     use http_body_util::{Empty, Full, Limited, StreamBody, channel::Channel};
     use proptest::prelude::*;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
     use crate::web::{Refusal, RefusalKind};
@@ -393,6 +397,60 @@ mod tests {
         assert!(body.is_end_stream());
         assert_eq!(body.size_hint().exact(), Some(0));
         assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn trailers_alone_are_not_the_end() {
+        let (body, _) = frames([data(b"body"), Ok(Frame::trailers(trailers("checksum")))]);
+        let read = buffer(&HeaderMap::new(), body, 4).await.ok().unwrap();
+        let mut body = RequestBody::<Empty<Bytes>>::buffered(read);
+        assert!(body.frame().await.unwrap().unwrap().is_data());
+        assert!(!body.is_end_stream());
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        assert!(body.is_end_stream());
+    }
+
+    /// What a server sends to a client that waits for `100 Continue` with a body of this length.
+    async fn expect_continue(length: usize) -> String {
+        let app = axum::Router::new().fallback(|request: http::Request<axum::body::Body>| async {
+            let (parts, body) = request.into_parts();
+            match buffer(&parts.headers, body, 10).await {
+                Ok(read) => (http::StatusCode::OK, read.bytes),
+                Err(error) => (
+                    Refusal::from_buffer_error(&error).status(),
+                    Bytes::default(),
+                ),
+            }
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async { axum::serve(listener, app).await });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "closed");
+        }
+        if answer.starts_with(b"HTTP/1.1 100 ") {
+            client.write_all(&vec![b'x'; length]).await.unwrap();
+        }
+        client.read_to_end(&mut answer).await.unwrap();
+        server.abort();
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_an_accepted_body_is_asked_for() {
+        let accepted = expect_continue(10).await;
+        assert_eq!(accepted.matches("HTTP/1.1 100 ").count(), 1, "{accepted}");
+        assert!(accepted.contains("HTTP/1.1 200 "), "{accepted}");
+        assert!(accepted.ends_with("xxxxxxxxxx"), "{accepted}");
+        let refused = expect_continue(11).await;
+        assert!(refused.starts_with("HTTP/1.1 413 "), "{refused}");
     }
 
     fn runtime() -> tokio::runtime::Runtime {

@@ -244,7 +244,14 @@ mod tests {
     };
 
     use http::{HeaderMap, HeaderValue};
-    use http_body_util::{BodyExt, Empty, Full, StreamBody, channel::Channel};
+    use http_body_util::{
+        BodyExt, Empty, Full, StreamBody,
+        channel::{Channel, Sender},
+    };
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
     use crate::lease::{Loss, LossSignal};
@@ -557,6 +564,48 @@ mod tests {
         assert_eq!(ending(&log), OVER);
         let sent = sender.send_data(Bytes::from("b")).await;
         assert!(sent.is_err(), "the handler's end of the channel is told");
+    }
+
+    /// What a client gets of a watched stream of which it has read "begun".
+    async fn served(end: impl FnOnce(Sender<Bytes, BoxError>, &LossSignal)) -> (String, Log) {
+        let (mut sender, channel) = Channel::<Bytes, BoxError>::new(1);
+        let (body, signal, log) = watch(channel);
+        let body = Arc::new(Mutex::new(Some(axum::body::Body::new(body))));
+        let app = axum::Router::new()
+            .fallback(move || std::future::ready(body.lock().unwrap().take().unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async { axum::serve(listener, app).await });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let head = b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        client.write_all(head).await.unwrap();
+        sender.send_data(Bytes::from("begun")).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"begun\r\n") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "closed");
+        }
+        end(sender, &signal);
+        // A reset is as good as a close.
+        let _ = client.read_to_end(&mut answer).await;
+        server.abort();
+        (String::from_utf8(answer).unwrap(), log)
+    }
+
+    #[tokio::test]
+    async fn a_client_can_tell_a_lost_lock_from_the_end() {
+        const LAST_CHUNK: &str = "\r\n0\r\n\r\n";
+        let (whole, log) = served(|sender, _| drop(sender)).await;
+        assert!(whole.ends_with(LAST_CHUNK), "{whole}");
+        assert_eq!(ending(&log), OVER);
+
+        let mut kept = None;
+        let (cut, log) = served(|sender, signal| {
+            kept = Some(sender);
+            signal.fire(Loss::Expired);
+        })
+        .await;
+        assert!(cut.ends_with("begun\r\n"), "{cut}");
+        assert_eq!(ending(&log), OVER);
     }
 
     #[test]
