@@ -1,0 +1,76 @@
+//! Fencing your own storage: claim first, then read, then write.
+//!
+//! A lock cannot stop a holder that was paused (by a garbage collector, a debugger, a suspended
+//! laptop) and wakes up after its lease has ended. The storage can, if it compares tokens.
+//!
+//! ```sh
+//! cargo run --example fencing
+//! ```
+
+use std::{error::Error, time::Duration};
+
+use rusqlite::{Connection, params};
+use tower_lock::{FencingToken, LockKey, LockManager, LockPolicy, MemoryBackend};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let db = Connection::open_in_memory()?;
+    db.execute_batch(
+        "CREATE TABLE account (id INTEGER, balance INTEGER, fence INTEGER NOT NULL DEFAULT 0);
+         INSERT INTO account (id, balance) VALUES (7, 100);",
+    )?;
+    let locks = LockManager::new(MemoryBackend::new());
+    let key = LockKey::new("account", 7);
+    let policy = LockPolicy::new();
+
+    // A slow holder reads the balance, and then sleeps for too long...
+    let slow = locks.acquire(key.clone(), &policy).await?;
+    let slow_token = slow.fencing_token();
+    claim(&db, slow_token)?;
+    let stale_balance = balance(&db)?;
+    println!("slow holder:  token {slow_token}, reads {stale_balance}");
+
+    // ...an operator takes the lock away (or its lease ends), and another takes over.
+    locks.force_release(&key).await?;
+    println!("slow holder:  lost its lock, {:?}", slow.lost().await);
+    let next = locks.acquire(key, &policy).await?;
+    claim(&db, next.fencing_token())?;
+    let fresh_balance = balance(&db)?;
+    println!("next holder:  token {}, reads {fresh_balance}", next.fencing_token());
+
+    // The slow one wakes up between the next one's read and write: the moment that matters.
+    // The claim has already shut it out. With a token on writes only, this would be written.
+    let written = write(&db, stale_balance + 1, slow_token)?;
+    println!("slow holder:  writes {}, {}", stale_balance + 1, outcome(written));
+    let written = write(&db, fresh_balance + 50, next.fencing_token())?;
+    println!("next holder:  writes {}, {}", fresh_balance + 50, outcome(written));
+    next.release().await?;
+
+    println!("balance:      {}", balance(&db)?);
+    locks.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// 1. Shows the token on the first contact, before any read. Nobody with an older one gets in.
+fn claim(db: &Connection, fence: FencingToken) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let sql = "UPDATE account SET fence = ?1 WHERE id = 7 AND fence <= ?1";
+    match db.execute(sql, [fence.as_i64()])? {
+        0 => Err("somebody with a newer token has been here".into()),
+        _ => Ok(()),
+    }
+}
+
+/// 2. Reads.
+fn balance(db: &Connection) -> rusqlite::Result<i64> {
+    db.query_row("SELECT balance FROM account WHERE id = 7", [], |row| row.get(0))
+}
+
+/// 3. Writes only while the row still has this token; says whether it did.
+fn write(db: &Connection, balance: i64, fence: FencingToken) -> rusqlite::Result<bool> {
+    let sql = "UPDATE account SET balance = ?1 WHERE id = 7 AND fence = ?2";
+    Ok(db.execute(sql, params![balance, fence.as_i64()])? == 1)
+}
+
+fn outcome(written: bool) -> &'static str {
+    if written { "accepted" } else { "refused" }
+}
