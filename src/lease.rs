@@ -192,7 +192,7 @@ impl LossSignal {
     pub fn fire(&self, loss: Loss) -> bool {
         let first = self
             .loss
-            .compare_exchange(0, loss.to_u8(), Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(0, loss.to_u8(), Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
         if first {
             let waker = self
@@ -210,7 +210,7 @@ impl LossSignal {
 
     /// The reason, once fired.
     pub fn get(&self) -> Option<Loss> {
-        Loss::from_u8(self.loss.load(Ordering::Acquire))
+        Loss::from_u8(self.loss.load(Ordering::SeqCst))
     }
 
     /// Resolves with the reason when the lease is lost; at once if it is.

@@ -43,9 +43,13 @@ impl LockKey {
     /// A key of one value.
     ///
     /// A namespace is `[A-Za-z0-9_.-]`, 1 to 64 bytes; any other is percent-encoded, and cut
-    /// with a hash if too long, so that it stays unambiguous.
+    /// with a hash if too long, so that it stays unambiguous. (The ready-made extractors refuse
+    /// any other when they are built.)
     pub fn new(namespace: &str, value: impl fmt::Display) -> Self {
-        Self::build(namespace, |values| values.push_display(&value))
+        let mut text = String::new();
+        // Writing to a String fails only if the Display itself does; what it wrote still counts.
+        let _ = write!(text, "{value}");
+        Self::from_values(namespace, [text])
     }
 
     /// A key of several values, in this order; of none, for a lock of the namespace itself.
@@ -53,22 +57,11 @@ impl LockKey {
         namespace: &str,
         values: impl IntoIterator<Item = V>,
     ) -> Self {
-        Self::build(namespace, |out| {
-            for value in values {
-                out.push(value.as_ref());
-            }
-        })
-    }
-
-    fn build(namespace: &str, fill: impl FnOnce(&mut Values)) -> Self {
-        let mut values = Values::default();
-        fill(&mut values);
-        let mut text = String::with_capacity(namespace.len() + values.plain.len() + 2);
-        push_namespace(&mut text, namespace);
-        text.push(':');
-        values.finish(&mut text);
-        text.push(';');
-        Self::from_canonical(&text)
+        let mut writer = Writer::new(namespace);
+        for value in values {
+            writer.push(value.as_ref());
+        }
+        Self::from_canonical(&writer.finish())
     }
 
     fn from_canonical(text: &str) -> Self {
@@ -96,30 +89,35 @@ impl LockKey {
     }
 }
 
-/// The values as they are written, and as they are hashed if they cannot stand as they are.
-#[derive(Default)]
-struct Values {
-    plain: String,
-    scratch: String,
+/// Writes the canonical form; the values are hashed if they cannot stand as they are.
+struct Writer {
+    text: String,
+    /// Where the values begin.
+    start: usize,
     hashed: Option<Sha256>,
 }
 
-impl Values {
-    fn push_display(&mut self, value: &dyn fmt::Display) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        // Writing to a String fails only if the Display itself does; what it wrote still counts.
-        let _ = write!(scratch, "{value}");
-        self.push(scratch.as_bytes());
-        self.scratch = scratch;
+impl Writer {
+    fn new(namespace: &str) -> Self {
+        // Room for an identifier such as a UUID, so that most keys never grow.
+        let mut text = String::with_capacity(namespace.len() + 48);
+        push_namespace(&mut text, namespace);
+        text.push(':');
+        let start = text.len();
+        Self {
+            text,
+            start,
+            hashed: None,
+        }
     }
 
     fn push(&mut self, value: &[u8]) {
         if self.hashed.is_none() {
             match std::str::from_utf8(value) {
-                Ok(value) if value.bytes().all(stands_plain) => {
-                    let _ = write!(self.plain, "{}.{value}", value.len());
-                    if self.plain.len() > MAX_VALUES {
+                Ok(plain) if plain.len() <= MAX_VALUES && plain.bytes().all(stands_plain) => {
+                    let _ = write!(self.text, "{}.", plain.len());
+                    self.text.push_str(plain);
+                    if self.text.len() - self.start > MAX_VALUES {
                         self.start_hash();
                     }
                     return;
@@ -134,18 +132,18 @@ impl Values {
     }
 
     fn start_hash(&mut self) {
-        self.hashed = Some(Sha256::new_with_prefix(self.plain.as_bytes()));
+        self.hashed = Some(Sha256::new_with_prefix(&self.text.as_bytes()[self.start..]));
+        self.text.truncate(self.start);
     }
 
-    fn finish(self, text: &mut String) {
-        match self.hashed {
-            None => text.push_str(&self.plain),
-            Some(hash) => {
-                // A plain value starts with a digit, so the two forms never meet.
-                text.push('#');
-                push_hex(text, &hash.finalize());
-            }
+    fn finish(mut self) -> String {
+        if let Some(hash) = self.hashed {
+            // A plain value starts with a digit, so the two forms never meet.
+            self.text.push('#');
+            push_hex(&mut self.text, &hash.finalize());
         }
+        self.text.push(';');
+        self.text
     }
 }
 
@@ -154,15 +152,34 @@ fn stands_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'/' | b'\\' | b'{' | b'}' | b';' | b'*' | b'?')
 }
 
+/// The namespace of a ready-made extractor: a wrong one is a mistake of the caller of the
+/// constructor, at whose line this panics.
+#[track_caller]
+pub(super) fn check_namespace(namespace: &str) -> Box<str> {
+    assert!(
+        is_namespace(namespace),
+        "the namespace {namespace:?} of a lock key is not usable: \
+         1 to {MAX_NAMESPACE} characters of A-Z, a-z, 0-9, `_`, `.` and `-` are"
+    );
+    namespace.into()
+}
+
+fn is_namespace(namespace: &str) -> bool {
+    (1..=MAX_NAMESPACE).contains(&namespace.len()) && namespace.bytes().all(stands_in_namespace)
+}
+
+fn stands_in_namespace(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
+}
+
 fn push_namespace(text: &mut String, namespace: &str) {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-    if (1..=MAX_NAMESPACE).contains(&namespace.len()) && namespace.bytes().all(plain) {
+    if is_namespace(namespace) {
         text.push_str(namespace);
         return;
     }
     let mut encoded = String::from("%");
     for byte in namespace.bytes() {
-        if plain(byte) {
+        if stands_in_namespace(byte) {
             encoded.push(char::from(byte));
         } else {
             let _ = write!(encoded, "%{byte:02X}");

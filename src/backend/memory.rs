@@ -1,4 +1,0 @@
-//! placeholder
-#[derive(Debug, Clone, Default)]
-#[allow(missing_docs)]
-pub struct MemoryBackend {}

@@ -1,0 +1,509 @@
+//! The keys that somebody holds or waits for, in shards.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hashbrown::{HashTable, hash_table::Entry};
+use tokio::time::Instant;
+
+use super::{
+    effects::Effects,
+    lease::{Grant, MemoryLease, Wish},
+    room::Room,
+    slab::{Node, Place},
+};
+use crate::{
+    backend::{AcquireRequest, HolderState, KeyState, Mode, WaitBound},
+    error::{BackendError, BackendErrorKind},
+    key::LockKey,
+    lease::{FencingToken, Loss},
+};
+
+const SHARDS: usize = 64;
+/// A table of fewer keys than this is not worth shrinking.
+const SMALL: usize = 64;
+
+pub(super) struct Table {
+    shards: Box<[Shard]>,
+    /// The zero of this table's clock.
+    epoch: Instant,
+    /// The system clock at the epoch, in microseconds.
+    wall_epoch: u64,
+    /// The last token given.
+    last_token: AtomicU64,
+    /// The last number given to a future that waits.
+    last_seq: AtomicU64,
+}
+
+/// A cache line or two of its own.
+#[repr(align(128))]
+struct Shard(Mutex<HashTable<Slot>>);
+
+/// A key that is in use. Most have one holder and no waiter, and cost one pointer.
+enum Slot {
+    Held(Arc<Grant>),
+    Room(Box<Room>),
+}
+
+impl Slot {
+    fn key(&self) -> &LockKey {
+        match self {
+            Self::Held(grant) => &grant.key,
+            Self::Room(room) => &room.key,
+        }
+    }
+
+    fn hash(&self) -> u64 {
+        self.key().hash64()
+    }
+
+    /// Makes room for more than one.
+    fn room(&mut self, seq: u64) -> &mut Room {
+        if let Self::Held(grant) = self {
+            *self = Self::Room(Box::new(Room::around(grant.clone(), seq)));
+        }
+        match self {
+            Self::Room(room) => room,
+            Self::Held(_) => unreachable!("it was just replaced"),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self, Self::Room(room) if room.people.is_empty())
+    }
+}
+
+/// The place of a future that waits.
+#[derive(Clone, Copy)]
+pub(super) struct Ticket {
+    pub(super) at: u32,
+    pub(super) seq: u64,
+}
+
+/// What came of asking once.
+pub(super) enum Attempt {
+    Ended(Result<MemoryLease, BackendError>),
+    Queued(Ticket),
+}
+
+impl Table {
+    pub(super) fn new(token_floor: u64) -> Arc<Self> {
+        let shards = (0..SHARDS).map(|_| Shard(Mutex::default())).collect();
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Arc::new(Self {
+            shards,
+            epoch: Instant::now(),
+            wall_epoch: u64::try_from(wall.as_micros()).unwrap_or(0),
+            last_token: AtomicU64::new(token_floor),
+            last_seq: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.nanos_of(Instant::now())
+    }
+
+    fn nanos_of(&self, instant: Instant) -> u64 {
+        super::lease::nanos(instant.saturating_duration_since(self.epoch))
+    }
+
+    pub(super) fn instant(&self, nanos: u64) -> Instant {
+        self.epoch + Duration::from_nanos(nanos)
+    }
+
+    /// The end of a wait; `None` for a request that does not wait (any more).
+    pub(super) fn deadline(&self, wait: WaitBound, now: u64) -> Option<u64> {
+        match wait {
+            WaitBound::Fail => None,
+            WaitBound::Until(at) => Some(self.nanos_of(at)).filter(|&at| at > now),
+            WaitBound::Forever => Some(u64::MAX),
+        }
+    }
+
+    fn seq(&self) -> u64 {
+        self.last_seq.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Reserves tokens; the first of them. The clock is the system clock at the epoch and the
+    /// monotonic time since: a step of the system clock changes nothing. `None` once they are
+    /// used up. The caller has the lock of the key's shard.
+    pub(super) fn draw(&self, count: u32, now: u64) -> Option<FencingToken> {
+        let clock = self.wall_epoch.saturating_add(now / 1000);
+        let more = u64::from(count);
+        let first = |last: u64| last.saturating_add(1).max(clock);
+        let last = self
+            .last_token
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                let end = first(last).checked_add(more - 1)?;
+                (end <= FencingToken::MAX.get()).then_some(end)
+            })
+            .ok()?;
+        FencingToken::new(first(last))
+    }
+
+    fn shard(&self, hash: u64) -> &Shard {
+        // The table inside uses the lowest and the highest seven bits.
+        &self.shards[(hash >> 48) as usize % SHARDS]
+    }
+
+    /// Runs a critical section, then what it wants done outside.
+    fn locked<R>(
+        &self,
+        hash: u64,
+        section: impl FnOnce(&mut HashTable<Slot>, &mut Effects) -> R,
+    ) -> R {
+        let mut fx = Effects::default();
+        let mut slots = self
+            .shard(hash)
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let result = section(&mut slots, &mut fx);
+        drop(slots);
+        fx.run();
+        result
+    }
+
+    /// Runs a section on the room of a key, if it has one, and clears it away if nobody is left.
+    pub(super) fn in_room<R>(
+        &self,
+        key: &LockKey,
+        section: impl FnOnce(&mut Room, &mut Effects) -> R,
+    ) -> Option<R> {
+        self.locked(key.hash64(), |slots, fx| {
+            let mut entry = slots
+                .find_entry(key.hash64(), |slot| slot.key() == key)
+                .ok()?;
+            let Slot::Room(room) = entry.get_mut() else {
+                return None;
+            };
+            let result = section(room, fx);
+            if entry.get().is_idle() {
+                entry.remove();
+                shrink(slots);
+            }
+            Some(result)
+        })
+    }
+
+    /// Asks once: grants, refuses, or queues.
+    pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest) -> Attempt {
+        let key = &request.key;
+        let wish = Wish::of(request);
+        let now = self.now();
+        self.locked(key.hash64(), |slots, fx| {
+            let entry = slots.entry(key.hash64(), |slot| slot.key() == key, Slot::hash);
+            let mut entry = match entry {
+                Entry::Vacant(entry) => {
+                    let Some((grant, lease)) = self.grant(key, &wish, now) else {
+                        return Attempt::Ended(Err(used_up()));
+                    };
+                    entry.insert(Slot::Held(grant));
+                    return Attempt::Ended(Ok(lease));
+                }
+                Entry::Occupied(entry) => entry,
+            };
+            if let Slot::Held(grant) = entry.get_mut() {
+                if grant.expiry() <= now {
+                    let Some((next, lease)) = self.grant(key, &wish, now) else {
+                        return Attempt::Ended(Err(used_up()));
+                    };
+                    grant.end();
+                    fx.lost(std::mem::replace(grant, next), Loss::Expired);
+                    return Attempt::Ended(Ok(lease));
+                }
+                if grant.owner == wish.owner {
+                    return Attempt::Ended(Ok(grant.lease()));
+                }
+                let joins = grant.mode == Mode::Shared && wish.mode == Mode::Shared;
+                if !joins && self.deadline(request.wait, now).is_none() {
+                    let remaining = grant.expiry().saturating_sub(now);
+                    return Attempt::Ended(Err(refused(request.wait, Some(remaining))));
+                }
+            }
+            let room = entry.get_mut().room(self.seq());
+            let attempt = self.ask(room, request, wish, now, fx);
+            if entry.get().is_idle() {
+                entry.remove();
+                shrink(slots);
+            }
+            attempt
+        })
+    }
+
+    fn grant(
+        self: &Arc<Self>,
+        key: &LockKey,
+        wish: &Wish,
+        now: u64,
+    ) -> Option<(Arc<Grant>, MemoryLease)> {
+        let token = self.draw(wish.tokens, now)?;
+        let grant = Arc::new(Grant::new(self, key, wish, token, now));
+        let lease = grant.lease();
+        Some((grant, lease))
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        room: &mut Room,
+        request: &AcquireRequest,
+        wish: Wish,
+        now: u64,
+        fx: &mut Effects,
+    ) -> Attempt {
+        room.tick(self, now, fx);
+        let deadline = self.deadline(request.wait, now);
+        if let Some(at) = room.people.find(&wish.owner) {
+            match room.people.get(at).place() {
+                Place::Holders => {
+                    // An older future of this owner finds that the place is not its own.
+                    let node = room.people.get_mut(at);
+                    node.seq = self.seq();
+                    fx.wake(node.waker.take());
+                    if let Some(lease) = room.claim(at) {
+                        return Attempt::Ended(Ok(lease));
+                    }
+                }
+                _ if room.people.get(at).grant.is_some() => {
+                    // Granted, taken away, never claimed: this is a new start.
+                    let (waker, _) = room.people.remove(at);
+                    fx.wake(waker);
+                }
+                place if deadline.is_some() => {
+                    let seq = self.seq();
+                    let node = room.people.get_mut(at);
+                    node.seq = seq;
+                    node.armed = u64::MAX;
+                    node.answered = true;
+                    fx.wake(node.waker.take());
+                    if place == Place::Aside {
+                        room.people.relink(at, Place::Queue, false);
+                        room.serve(self, fx);
+                    }
+                    return Attempt::Queued(Ticket { at, seq });
+                }
+                _ => {
+                    let remaining = room.remaining(now);
+                    return Attempt::Ended(Err(refused(request.wait, remaining)));
+                }
+            }
+        }
+        let seq = self.seq();
+        if room.admits_newcomer(wish.mode, request.order) {
+            let lease = room.enter(self, wish, request.order, (seq, now), fx);
+            return Attempt::Ended(lease.ok_or_else(used_up));
+        }
+        if deadline.is_none() {
+            return Attempt::Ended(Err(refused(request.wait, room.remaining(now))));
+        }
+        let node = Node::new(Some((wish, request.order)), seq);
+        let at = room.people.insert(node, Place::Queue);
+        room.serve(self, fx);
+        Attempt::Queued(Ticket { at, seq })
+    }
+
+    /// Whether the grant still holds; its ttl begins anew then.
+    pub(super) fn renew(self: &Arc<Self>, grant: &Arc<Grant>) -> bool {
+        if grant.has_ended() {
+            return false;
+        }
+        self.locked(grant.key.hash64(), |slots, fx| {
+            let now = self.now();
+            if grant.has_ended() {
+                return false;
+            }
+            if grant.expiry() > now {
+                grant.renewed(now);
+                return true;
+            }
+            // Too late, even if nobody took it: its holder was told to stop before.
+            self.take_out(slots, grant, fx);
+            fx.lost(grant.clone(), Loss::Expired);
+            false
+        })
+    }
+
+    /// Frees the key if the grant still holds; after a drop, only if no lease of it is left.
+    pub(super) fn release(self: &Arc<Self>, grant: &Arc<Grant>, dropped: bool) {
+        self.locked(grant.key.hash64(), |slots, fx| {
+            if !grant.has_ended() && (!dropped || grant.is_orphan()) {
+                self.take_out(slots, grant, fx);
+            }
+        });
+    }
+
+    fn take_out(
+        self: &Arc<Self>,
+        slots: &mut HashTable<Slot>,
+        grant: &Arc<Grant>,
+        fx: &mut Effects,
+    ) {
+        let found = slots.find_entry(grant.key.hash64(), |slot| match slot {
+            Slot::Held(held) => Arc::ptr_eq(held, grant),
+            Slot::Room(room) => room.key == grant.key,
+        });
+        let Ok(mut entry) = found else { return };
+        if let Slot::Room(room) = entry.get_mut() {
+            if room.leave(grant, fx) {
+                room.serve(self, fx);
+            }
+            if !room.people.is_empty() {
+                return;
+            }
+        }
+        grant.end();
+        entry.remove();
+        shrink(slots);
+    }
+
+    /// Registers a future that waits for a free key; `None` if it is free.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        key: &LockKey,
+        wait: WaitBound,
+    ) -> Option<Result<Ticket, BackendError>> {
+        let now = self.now();
+        self.locked(key.hash64(), |slots, fx| {
+            let mut entry = slots
+                .find_entry(key.hash64(), |slot| slot.key() == key)
+                .ok()?;
+            let remaining = match entry.get_mut() {
+                Slot::Held(grant) if grant.expiry() <= now => {
+                    grant.end();
+                    fx.lost(grant.clone(), Loss::Expired);
+                    entry.remove();
+                    shrink(slots);
+                    return None;
+                }
+                Slot::Held(grant) => Some(grant.expiry() - now),
+                Slot::Room(room) => {
+                    room.tick(self, now, fx);
+                    room.remaining(now)
+                }
+            };
+            let free = match entry.get() {
+                Slot::Held(_) => false,
+                Slot::Room(room) => room.people.len(Place::Holders) == 0,
+            };
+            if free {
+                if entry.get().is_idle() {
+                    entry.remove();
+                    shrink(slots);
+                }
+                return None;
+            }
+            if self.deadline(wait, now).is_none() {
+                return Some(Err(refused(wait, remaining)));
+            }
+            let seq = self.seq();
+            let room = entry.get_mut().room(self.seq());
+            let at = room.people.insert(Node::new(None, seq), Place::Watchers);
+            Some(Ok(Ticket { at, seq }))
+        })
+    }
+
+    pub(super) fn inspect(&self, key: &LockKey) -> KeyState {
+        let now = self.now();
+        self.locked(key.hash64(), |slots, _| {
+            let mut state = KeyState::free(key.as_str());
+            let mut add = |grant: &Arc<Grant>| {
+                let remaining = grant.expiry().saturating_sub(now);
+                if remaining > 0 {
+                    let mut holder = HolderState::new(grant.mode);
+                    holder.fencing_token = Some(grant.token);
+                    holder.remaining = Some(Duration::from_nanos(remaining));
+                    state.holders.push(holder);
+                }
+            };
+            match slots.find(key.hash64(), |slot| slot.key() == key) {
+                Some(Slot::Held(grant)) => add(grant),
+                Some(Slot::Room(room)) => {
+                    room.holders().for_each(add);
+                    state.waiters = u64::from(room.people.len(Place::Queue));
+                }
+                None => {}
+            }
+            state
+        })
+    }
+
+    /// Takes the key from all holders; whether there was one.
+    pub(super) fn lose(self: &Arc<Self>, key: &LockKey, loss: Loss) -> bool {
+        let now = self.now();
+        self.locked(key.hash64(), |slots, fx| {
+            let Ok(mut entry) = slots.find_entry(key.hash64(), |slot| slot.key() == key) else {
+                return false;
+            };
+            let held = match entry.get_mut() {
+                Slot::Held(grant) => {
+                    let held = grant.expiry() > now;
+                    let loss = if held { loss } else { Loss::Expired };
+                    grant.end();
+                    fx.lost(grant.clone(), loss);
+                    entry.remove();
+                    shrink(slots);
+                    return held;
+                }
+                Slot::Room(room) => {
+                    room.tick(self, now, fx);
+                    room.evict(self, loss, fx)
+                }
+            };
+            if entry.get().is_idle() {
+                entry.remove();
+                shrink(slots);
+            }
+            held
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.0.lock().unwrap_or_else(PoisonError::into_inner).len())
+            .sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| {
+                shard
+                    .0
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .capacity()
+            })
+            .sum()
+    }
+}
+
+/// Gives memory back once the table is far too large; rarely enough to cost nothing on average.
+fn shrink(slots: &mut HashTable<Slot>) {
+    if slots.capacity() > SMALL && slots.len() < slots.capacity() / 8 {
+        slots.shrink_to(slots.len() * 2, Slot::hash);
+    }
+}
+
+pub(super) fn refused(wait: WaitBound, remaining: Option<u64>) -> BackendError {
+    let kind = match wait {
+        WaitBound::Fail => BackendErrorKind::Contended,
+        _ => BackendErrorKind::WaitTimedOut,
+    };
+    BackendError::new(kind, "").with_remaining(remaining.map(Duration::from_nanos))
+}
+
+pub(super) fn used_up() -> BackendError {
+    BackendError::new(
+        BackendErrorKind::Misconfigured,
+        "the fencing tokens are used up: the token floor is too high",
+    )
+}

@@ -1,0 +1,33 @@
+//! How long the machine was suspended: time that the monotonic clock does not count and a
+//! backend's lease does.
+
+use std::time::Duration;
+
+/// Total time of suspends so far; zero where the platform's monotonic clock counts them or does
+/// not say.
+#[cfg(target_os = "linux")]
+pub(crate) fn suspended() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let read = |clock| {
+        let t = clock_gettime(clock);
+        Duration::new(
+            t.tv_sec.try_into().unwrap_or(0),
+            t.tv_nsec.try_into().unwrap_or(0),
+        )
+    };
+    // A preemption between the two reads would look like a suspend: take the least of three.
+    (0..3)
+        .map(|_| {
+            let monotonic = read(ClockId::Monotonic);
+            read(ClockId::Boottime).saturating_sub(monotonic)
+        })
+        .min()
+        .unwrap_or_default()
+}
+
+/// As on Linux, but there is no second clock to compare with.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn suspended() -> Duration {
+    Duration::ZERO
+}

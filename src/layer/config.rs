@@ -1,0 +1,188 @@
+//! What all requests of one layer share, and what is decided for each of them.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, request::Parts};
+use tokio::time::Instant;
+
+use crate::{
+    backend::Mode,
+    error::ConfigError,
+    key::LockKey,
+    manager::{
+        LockManager, Releaser, Wish,
+        observe::Route,
+        plan::{Plan, wait_bound},
+    },
+    policy::{LockPolicy, Wait},
+    web::{MethodFilter, ProblemBase, Refusal, grpc, prefer},
+};
+
+type ModeFn = dyn Fn(&Parts) -> Mode + Send + Sync;
+type RefuseFn = dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync;
+
+/// Everything about a layer but its key.
+#[derive(Clone)]
+pub(super) struct Config {
+    pub(super) manager: LockManager,
+    pub(super) policy: LockPolicy,
+    plan: Arc<Plan>,
+    pub(super) methods: MethodFilter,
+    pub(super) shared_methods: Vec<Method>,
+    pub(super) mode_fn: Option<Arc<ModeFn>>,
+    pub(super) contended_status: StatusCode,
+    pub(super) problem_base: ProblemBase,
+    pub(super) on_refuse: Option<Arc<RefuseFn>>,
+    pub(super) stats: Arc<Stats>,
+}
+
+impl Config {
+    pub(super) fn new(manager: &LockManager) -> Result<Self, ConfigError> {
+        let mut policy = LockPolicy::new();
+        // A session backend may not take the default ttl; that is nothing to ask a user about.
+        if let Some(min) = manager.capabilities().min_ttl {
+            policy = policy.clone().with_ttl(policy.ttl().max(min));
+        }
+        Ok(Self {
+            plan: Arc::new(manager.plan(&policy)?),
+            manager: manager.clone(),
+            policy,
+            methods: MethodFilter::default(),
+            shared_methods: Vec::new(),
+            mode_fn: None,
+            contended_status: StatusCode::CONFLICT,
+            problem_base: ProblemBase::default(),
+            on_refuse: None,
+            stats: Arc::default(),
+        })
+    }
+
+    pub(super) fn set_policy(&mut self, policy: LockPolicy) -> Result<(), ConfigError> {
+        self.plan = Arc::new(self.manager.plan(&policy)?);
+        self.policy = policy;
+        Ok(())
+    }
+
+    pub(super) fn check_shared(&self) -> Result<(), ConfigError> {
+        self.policy
+            .check_mode(Mode::Shared, &self.manager.capabilities())
+    }
+
+    /// What this request asks of the manager, for each of its keys.
+    pub(super) fn terms(&self, parts: &Parts) -> Terms {
+        let (mut wait, applied) = prefer::effective_wait(
+            self.policy.wait(),
+            self.policy.max_prefer_wait(),
+            prefer::wait(&parts.headers),
+        );
+        let grpc = grpc::content_type(&parts.headers);
+        if grpc.is_some() {
+            wait = grpc::bound_wait(wait, &parts.headers);
+        }
+        let mode = match &self.mode_fn {
+            Some(mode) => mode(parts),
+            None if self.shared_methods.contains(&parts.method) => Mode::Shared,
+            None => self.policy.mode(),
+        };
+        let started = Instant::now();
+        Terms {
+            mode,
+            wait,
+            started,
+            applied,
+            grpc,
+            route: route(parts),
+        }
+    }
+
+    pub(super) fn wish(&self, key: LockKey, terms: &Terms) -> Wish {
+        Wish {
+            key,
+            mode: terms.mode,
+            wait: wait_bound(terms.wait, terms.started),
+            plan: self.plan.clone(),
+            route: terms.route.clone(),
+            releaser: Releaser::Layer,
+            started: terms.started,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("manager", &self.manager)
+            .field("policy", &self.policy)
+            .field("methods", &self.methods)
+            .field("problem_base", &self.problem_base)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one request asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) mode: Mode,
+    pub(super) wait: Wait,
+    pub(super) started: Instant,
+    /// The seconds of `Prefer: wait` that were honoured.
+    pub(super) applied: Option<u64>,
+    /// The content type of a gRPC answer, if it is a gRPC call.
+    pub(super) grpc: Option<HeaderValue>,
+    pub(super) route: Route,
+}
+
+#[cfg(all(feature = "axum", feature = "metrics"))]
+fn route(parts: &Parts) -> Route {
+    parts
+        .extensions
+        .get::<axum::extract::MatchedPath>()
+        .map(|path| path.as_str().into())
+}
+
+#[cfg(not(all(feature = "axum", feature = "metrics")))]
+fn route(_: &Parts) -> Route {
+    None
+}
+
+/// What a layer has seen.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    /// Moving average of how long its handlers hold, in µs; zero before the first.
+    hold_us: AtomicU64,
+    warned_outlived: AtomicBool,
+}
+
+impl Stats {
+    pub(super) fn record(&self, held: Duration) {
+        let held = u64::try_from(held.as_micros()).unwrap_or(u64::MAX).max(1);
+        let old = self.hold_us.load(Ordering::Relaxed);
+        let new = if old == 0 {
+            held
+        } else {
+            old - old / 8 + held / 8
+        };
+        // Two requests at once lose one sample: it is an estimate.
+        self.hold_us.store(new.max(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn average_hold(&self) -> Option<Duration> {
+        match self.hold_us.load(Ordering::Relaxed) {
+            0 => None,
+            us => Some(Duration::from_micros(us)),
+        }
+    }
+
+    /// Whether this is the first streamed body that outlived its lock.
+    pub(super) fn first_outlived(&self) -> bool {
+        !self.warned_outlived.swap(true, Ordering::Relaxed)
+    }
+}

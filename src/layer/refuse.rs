@@ -1,0 +1,161 @@
+//! From an error to the answer that the client gets.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, request::Parts};
+use http_body_util::combinators::UnsyncBoxBody;
+
+use super::config::{Config, Terms};
+use crate::{
+    error::BoxError,
+    key::{KeyRejection, LockKey},
+    lease::Loss,
+    manager::{AcquireError, AcquireErrorKind, HeldLock},
+    web::{Refusal, RefusalKind, grpc, prefer, problem},
+};
+
+/// An answer that is not the inner service's.
+pub(super) enum Answer {
+    Refusal(Response<Bytes>),
+    Foreign(Box<Response<UnsyncBoxBody<Bytes, BoxError>>>),
+}
+
+impl Config {
+    pub(super) fn reject(&self, rejection: KeyRejection, parts: &Parts) -> Answer {
+        match Refusal::from_rejection(rejection) {
+            Ok(refusal) => {
+                let grpc = grpc::content_type(&parts.headers);
+                Answer::Refusal(self.render(refusal, Some(parts), grpc, None))
+            }
+            Err(response) => Answer::Foreign(response),
+        }
+    }
+
+    pub(super) fn refuse(
+        &self,
+        error: &AcquireError,
+        key: &LockKey,
+        terms: &Terms,
+        parts: &Parts,
+    ) -> Answer {
+        self.log(error, key, parts);
+        let kind = match error.kind() {
+            AcquireErrorKind::Contended => RefusalKind::LockBusy,
+            AcquireErrorKind::WaitTimedOut => RefusalKind::LockTimeout,
+            AcquireErrorKind::TooManyWaiters => RefusalKind::TooManyWaiters,
+            AcquireErrorKind::Overloaded => RefusalKind::Overloaded,
+            AcquireErrorKind::Draining => RefusalKind::Draining,
+            AcquireErrorKind::BackendUnavailable => RefusalKind::BackendUnavailable,
+            AcquireErrorKind::Config => RefusalKind::LockMisconfigured,
+        };
+        let refusal = Refusal::new(kind, Some(key.namespace()))
+            .with_status(self.contended_status)
+            .with_retry_after(self.retry_after(error, key));
+        Answer::Refusal(self.render(refusal, Some(parts), terms.grpc.clone(), terms.applied))
+    }
+
+    pub(super) fn refuse_kind(
+        &self,
+        kind: RefusalKind,
+        namespace: &str,
+        grpc: Option<HeaderValue>,
+        applied: Option<u64>,
+        parts: Option<&Parts>,
+    ) -> Response<Bytes> {
+        self.render(Refusal::new(kind, Some(namespace)), parts, grpc, applied)
+    }
+
+    pub(super) fn render(
+        &self,
+        refusal: Refusal,
+        parts: Option<&Parts>,
+        grpc: Option<HeaderValue>,
+        applied: Option<u64>,
+    ) -> Response<Bytes> {
+        let mut response = match (&self.on_refuse, parts) {
+            (Some(on_refuse), Some(parts)) => {
+                let mut response = on_refuse(&refusal, parts);
+                response.extensions_mut().insert(refusal);
+                response
+            }
+            _ => match grpc {
+                Some(content_type) => grpc::render(refusal, content_type),
+                None => problem::render(refusal, &self.problem_base),
+            },
+        };
+        tell_applied(response.headers_mut(), applied);
+        response
+    }
+
+    /// When a key is likely to be free for one more: what each holder takes, times how many are
+    /// before it; else what the holder's lease has left.
+    fn retry_after(&self, error: &AcquireError, key: &LockKey) -> Option<std::time::Duration> {
+        let waiting = self.manager.shared().waiting_for(key);
+        match self.stats.average_hold() {
+            Some(hold) => Some(hold.saturating_mul(u32::try_from(waiting + 1).unwrap_or(u32::MAX))),
+            None => error.retry_after(),
+        }
+    }
+
+    /// A wait that ended for a reason in this process is worth a line: such a wait never ends
+    /// well, however long it is.
+    fn log(&self, error: &AcquireError, key: &LockKey, parts: &Parts) {
+        match error.kind() {
+            AcquireErrorKind::WaitTimedOut => {
+                if let Some(outer) = parts.extensions.get::<HeldLock>() {
+                    tracing::warn!(
+                        target: "tower_lock",
+                        waited_for = key.namespace(),
+                        while_holding = outer.key().namespace(),
+                        "a request timed out waiting for a lock while it holds another: \
+                         do two routes nest these layers in opposite order?"
+                    );
+                } else if let Some(holder) = self.manager.shared().held_here(key) {
+                    tracing::warn!(
+                        target: "tower_lock",
+                        waited_for = key.namespace(),
+                        held_ms = holder.granted_at.elapsed().as_millis() as u64,
+                        "a request timed out waiting for a lock that this process holds: \
+                         does the holder call this service again?"
+                    );
+                }
+            }
+            AcquireErrorKind::BackendUnavailable | AcquireErrorKind::Config => tracing::error!(
+                target: "tower_lock",
+                namespace = key.namespace(),
+                error = error as &dyn std::error::Error,
+                "the lock backend could not give an answer"
+            ),
+            _ => {}
+        }
+    }
+
+    pub(super) fn lost(
+        &self,
+        session_parts: Option<&Parts>,
+        namespace: &str,
+        grpc: Option<HeaderValue>,
+        applied: Option<u64>,
+        loss: Loss,
+    ) -> Response<Bytes> {
+        tracing::warn!(
+            target: "tower_lock",
+            namespace,
+            reason = loss.as_str(),
+            "the handler was dropped because its lock was lost"
+        );
+        self.refuse_kind(
+            RefusalKind::LockLost,
+            namespace,
+            grpc,
+            applied,
+            session_parts,
+        )
+    }
+}
+
+/// Tells the client that its `Prefer: wait` was honoured.
+pub(super) fn tell_applied(headers: &mut HeaderMap, applied: Option<u64>) {
+    if let Some(seconds) = applied {
+        headers.append(prefer::PREFERENCE_APPLIED, prefer::applied(seconds));
+    }
+}

@@ -1,0 +1,269 @@
+//! The locks of one request while its handler runs.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use http_body::Body;
+use tokio::time::Instant;
+
+use super::{
+    config::{Config, Terms},
+    refuse::tell_applied,
+    watch::BodyEndWatch,
+};
+use crate::{
+    backend::Mode,
+    error::BoxError,
+    key::LockKey,
+    lease::Loss,
+    manager::{HeldLock, LockGuard, Releasing, observe::count_body_outlived},
+    policy::{OnLost, ReleaseOn},
+    web::{RefusalKind, ResponseBody},
+};
+
+/// The locks of one request. Dropped, it hands them to the reaper.
+pub(super) struct Session {
+    config: Arc<Config>,
+    guards: Guards,
+    terms: Terms,
+    /// A copy of the head, only where `on_refuse` would want it for a loss.
+    parts: Option<Box<Parts>>,
+}
+
+/// Most requests lock one key, and pay for no `Vec`.
+pub(super) enum Guards {
+    None,
+    One(LockGuard),
+    Many(Vec<LockGuard>),
+}
+
+impl Guards {
+    pub(super) fn as_slice(&self) -> &[LockGuard] {
+        match self {
+            Self::None => &[],
+            Self::One(guard) => std::slice::from_ref(guard),
+            Self::Many(guards) => guards,
+        }
+    }
+
+    /// Those whose release is still the layer's: the handler has not taken them.
+    fn layers(&self) -> impl Iterator<Item = &LockGuard> {
+        self.as_slice().iter().filter(|g| g.hold().is_layers())
+    }
+}
+
+/// What the handler's end leads to.
+pub(super) enum Finished<R> {
+    /// The answer can go out.
+    Respond(Response<ResponseBody<R>>),
+    /// The answer goes out once these are confirmed.
+    Confirm(Response<ResponseBody<R>>, Vec<Releasing>),
+}
+
+impl Session {
+    pub(super) fn new(config: Arc<Config>, guards: Guards, terms: Terms, parts: &Parts) -> Self {
+        let parts = config.on_refuse.is_some().then(|| Box::new(parts.clone()));
+        Self {
+            config,
+            guards,
+            terms,
+            parts,
+        }
+    }
+
+    /// Shows the locks to the handler: this layer's first, in canonical order, then the outer
+    /// ones. A key that an outer layer holds is shown again, so that the handler finds it.
+    pub(super) fn show(&self, parts: &mut Parts, reused: Vec<HeldLock>) {
+        let guards = self.guards.as_slice();
+        let siblings = u32::try_from(guards.len() + reused.len()).unwrap_or(u32::MAX);
+        let mut outer = parts.extensions.remove::<HeldLock>();
+        if siblings == 1
+            && let (Some(reused), Some(outer)) = (reused.first(), &outer)
+            && Arc::ptr_eq(reused.hold(), outer.hold())
+        {
+            parts.extensions.insert(outer.clone());
+            return;
+        }
+        let mut holds: Vec<_> = guards
+            .iter()
+            .map(|g| g.hold())
+            .chain(reused.iter().map(HeldLock::hold))
+            .collect();
+        if holds.len() > 1 {
+            holds.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        for hold in holds.into_iter().rev() {
+            outer = Some(HeldLock::link(hold.clone(), siblings, outer.map(Arc::new)));
+        }
+        if let Some(held) = outer {
+            parts.extensions.insert(held);
+        }
+    }
+
+    pub(super) fn holds_any(&self) -> bool {
+        self.guards.layers().next().is_some()
+    }
+
+    /// Whether the handler must be dropped because a lock of it is lost.
+    pub(super) fn poll_abort(&self, cx: &mut Context<'_>) -> Poll<(Loss, LockKey)> {
+        if self.config.policy.on_lost() != OnLost::Abort {
+            return Poll::Pending;
+        }
+        for guard in self.guards.layers() {
+            if let Poll::Ready(loss) = guard.hold().lease.dyn_lost().poll_holder(cx) {
+                return Poll::Ready((loss, guard.key().clone()));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The answer after an abort; the handler is dropped by now.
+    pub(super) fn aborted<R>(self, loss: Loss, key: &LockKey) -> Response<ResponseBody<R>> {
+        let response = self.lost(loss, key);
+        self.release_now();
+        response.map(ResponseBody::refusal)
+    }
+
+    /// The handler answered: releases as the policy says.
+    pub(super) fn finish<R>(mut self, mut response: Response<R>) -> Finished<R>
+    where
+        R: Body,
+    {
+        let now = Instant::now();
+        if self.config.policy.on_lost() == OnLost::Abort {
+            // The lease may have ended while the handler's last poll ran.
+            let lost = self
+                .guards
+                .layers()
+                .find_map(|guard| Some((guard.hold().loss_at_end(now)?, guard.key().clone())));
+            if let Some((loss, key)) = lost {
+                drop(response);
+                return Finished::Respond(self.aborted(loss, &key));
+            }
+        }
+        tell_applied(response.headers_mut(), self.terms.applied);
+        if !self.holds_any() {
+            return Finished::Respond(response.map(ResponseBody::inner));
+        }
+        match self.config.policy.release_on() {
+            ReleaseOn::BodyEnd { max } if !response.body().is_end_stream() => {
+                for guard in self.guards.layers() {
+                    guard.hold().open_gate();
+                    guard.hold().hold_at_most_until(now + max);
+                }
+                let abort = self.config.policy.on_lost() == OnLost::Abort;
+                let guards = std::mem::replace(&mut self.guards, Guards::None);
+                let watch = BodyEndWatch::new(guards, abort, self.config.stats.clone());
+                Finished::Respond(response.map(|body| ResponseBody::watched(body, Box::new(watch))))
+            }
+            ReleaseOn::HeadConfirmed => {
+                let response = response.map(ResponseBody::inner);
+                self.note_outlived(&response);
+                let releasing = self.release_now();
+                if releasing.is_empty() {
+                    Finished::Respond(response)
+                } else {
+                    Finished::Confirm(response, releasing)
+                }
+            }
+            ReleaseOn::Head | ReleaseOn::BodyEnd { .. } => {
+                let response = response.map(ResponseBody::inner);
+                self.note_outlived(&response);
+                // Sent; what is not confirmed is the reaper's.
+                drop(self.release_now());
+                Finished::Respond(response)
+            }
+        }
+    }
+
+    /// A detached handler is done or was aborted, and dropped; nobody reads an answer.
+    pub(super) fn detached_end(self, loss: Option<(Loss, LockKey)>) {
+        if let Some((loss, key)) = loss {
+            drop(self.lost(loss, &key));
+        }
+        drop(self.release_now());
+    }
+
+    /// The handler failed: its error is not ours to change.
+    pub(super) fn fail(self) {
+        drop(self.release_now());
+    }
+
+    fn release_now(&self) -> Vec<Releasing> {
+        let mut releasing = Vec::new();
+        for guard in self.guards.layers() {
+            self.config.stats.record(guard.hold().granted_at.elapsed());
+            releasing.extend(guard.start_release());
+        }
+        releasing
+    }
+
+    fn lost(&self, loss: Loss, key: &LockKey) -> Response<Bytes> {
+        self.config.lost(
+            self.parts.as_deref(),
+            key.namespace(),
+            self.terms.grpc.clone(),
+            self.terms.applied,
+            loss,
+        )
+    }
+
+    fn note_outlived<R: Body>(&self, response: &Response<ResponseBody<R>>) {
+        if !response.body().outlives_head() {
+            return;
+        }
+        for guard in self.guards.layers() {
+            count_body_outlived(guard.key().namespace(), &self.terms.route);
+        }
+        if self.config.stats.first_outlived() {
+            tracing::warn!(
+                target: "tower_lock",
+                namespace = self.guards.as_slice().first().map(|g| g.key().namespace()),
+                "a streamed response body outlives its lock, which was released at the head: \
+                 `ReleaseOn::BodyEnd` keeps it (said once per layer)"
+            );
+        }
+    }
+}
+
+/// A lock that an outer layer of the same request holds, for a key that is asked for again.
+pub(super) enum Reentry {
+    /// The outer lock serves.
+    Reuse(HeldLock),
+    /// It cannot serve.
+    Refuse(RefusalKind),
+    /// There is none.
+    None,
+}
+
+pub(super) fn reentry(config: &Config, parts: &Parts, key: &LockKey, mode: Mode) -> Reentry {
+    let Some(innermost) = parts.extensions.get::<HeldLock>() else {
+        return Reentry::None;
+    };
+    let outer = innermost.chain().find(|held| {
+        held.key() == key && Arc::ptr_eq(&held.hold().shared, config.manager.shared())
+    });
+    match outer {
+        None => Reentry::None,
+        Some(outer) if outer.mode() == Mode::Shared && mode == Mode::Exclusive => {
+            tracing::error!(
+                target: "tower_lock",
+                namespace = key.namespace(),
+                "an inner layer wants the key exclusively that an outer layer of the same request \
+                 holds shared: it would wait for itself; make the outer layer exclusive"
+            );
+            Reentry::Refuse(RefusalKind::LockMisconfigured)
+        }
+        Some(outer) if !outer.is_held() => Reentry::Refuse(RefusalKind::LockLost),
+        Some(outer) => Reentry::Reuse(outer.clone()),
+    }
+}
+
+/// The error that ends a body whose lock was lost.
+pub(super) fn body_lost(loss: Loss) -> BoxError {
+    format!("the lock of this response was lost: {}", loss.as_str()).into()
+}

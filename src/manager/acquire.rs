@@ -1,0 +1,241 @@
+//! From a wish to a guard.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    AcquireError, AcquireErrorKind, Hold, LockGuard, Releaser, Shared,
+    batch::Lineage,
+    observe::{Observed, Route},
+    plan::Plan,
+};
+use crate::{
+    backend::{AcquireRequest, DynLease, Mode, Scope, WaitBound},
+    error::{BackendError, BackendErrorKind},
+    key::LockKey,
+    lease::FencingToken,
+};
+
+/// One lock that somebody wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) key: LockKey,
+    pub(crate) mode: Mode,
+    pub(crate) wait: WaitBound,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) route: Route,
+    pub(crate) releaser: Releaser,
+    pub(crate) started: Instant,
+}
+
+/// A grant that has no holder yet.
+pub(super) struct Granted {
+    pub(super) lease: Arc<dyn DynLease>,
+    pub(super) token: FencingToken,
+    pub(super) lineage: Option<Box<Lineage>>,
+}
+
+impl Shared {
+    /// Acquires without waiting, allocating a future or counting a waiter, where the backend
+    /// decides in this process. `None`: it has to wait, or to ask elsewhere.
+    pub(crate) fn try_now(
+        self: &Arc<Self>,
+        wish: &Wish,
+    ) -> Option<Result<LockGuard, AcquireError>> {
+        if self.capabilities.scope != Scope::Process || self.is_batched(wish) {
+            return None;
+        }
+        if self.draining.is_cancelled() {
+            return Some(Err(self.refused(wish, AcquireErrorKind::Draining)));
+        }
+        let suspended_before = self.suspended();
+        let request = wish
+            .plan
+            .request(wish.key.clone(), wish.mode, WaitBound::Fail);
+        match self.backend.dyn_try_now(&request)? {
+            Ok(lease) => {
+                let granted = Granted {
+                    token: lease.dyn_fencing_token(),
+                    lease,
+                    lineage: None,
+                };
+                let observed = Observed::start(&wish.key, &wish.route);
+                Some(Ok(self.grant(
+                    wish,
+                    granted,
+                    Instant::now(),
+                    suspended_before,
+                    observed,
+                )))
+            }
+            Err(error)
+                if error.kind() == BackendErrorKind::Contended && wish.wait != WaitBound::Fail =>
+            {
+                None
+            }
+            Err(error) => {
+                let error = AcquireError::from(error);
+                Observed::start(&wish.key, &wish.route)
+                    .refused(error.kind().as_str(), Duration::ZERO);
+                Some(Err(error))
+            }
+        }
+    }
+
+    /// Acquires, waiting as the wish says. Dropped, it leaves nothing behind.
+    pub(crate) async fn acquire(self: &Arc<Self>, wish: Wish) -> Result<LockGuard, AcquireError> {
+        match self.try_now(&wish) {
+            Some(result) => result,
+            None => self.acquire_queued(wish).await,
+        }
+    }
+
+    /// As [`acquire`](Self::acquire), after `try_now` could not.
+    pub(crate) async fn acquire_queued(
+        self: &Arc<Self>,
+        wish: Wish,
+    ) -> Result<LockGuard, AcquireError> {
+        let mut observed = Observed::start(&wish.key, &wish.route);
+        match self.acquire_waiting(&wish, &mut observed).await {
+            Ok((granted, suspended_before)) => {
+                Ok(self.grant(&wish, granted, Instant::now(), suspended_before, observed))
+            }
+            Err(error) => {
+                observed.refused(error.kind().as_str(), wish.started.elapsed());
+                Err(error)
+            }
+        }
+    }
+
+    /// Acquires all, in the order given, or none.
+    pub(crate) async fn acquire_all(
+        self: &Arc<Self>,
+        wishes: impl IntoIterator<Item = Wish>,
+    ) -> Result<Vec<LockGuard>, AcquireError> {
+        let mut guards = Vec::new();
+        for wish in wishes {
+            match self.acquire(wish).await {
+                Ok(guard) => guards.push(guard),
+                Err(error) => {
+                    while let Some(guard) = guards.pop() {
+                        // Its failure is the reaper's to finish; the caller needs the first error.
+                        let _ = guard.release().await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(guards)
+    }
+
+    async fn acquire_waiting(
+        self: &Arc<Self>,
+        wish: &Wish,
+        observed: &mut Observed,
+    ) -> Result<(Granted, Duration), AcquireError> {
+        if self.draining.is_cancelled() {
+            return Err(AcquireError::new(AcquireErrorKind::Draining));
+        }
+        let _permit = self.admission.enter(&wish.key, wish.plan.max_waiters)?;
+        observed.waiting();
+        loop {
+            let suspended_before = self.suspended();
+            let granted = match self.draining.run_until_cancelled(self.ask(wish)).await {
+                Some(result) => result?,
+                None => return Err(AcquireError::new(AcquireErrorKind::Draining)),
+            };
+            // A grant that reached this task late is worth nothing to it.
+            let lost = granted.lease.dyn_lost().get().is_some();
+            let now = Instant::now();
+            if !lost && now + wish.plan.lead() < granted.lease.dyn_valid_until() {
+                return Ok((granted, suspended_before));
+            }
+            self.discard(granted);
+            let timed_out = match wish.wait {
+                WaitBound::Fail => true,
+                WaitBound::Until(deadline) => now >= deadline,
+                WaitBound::Forever => false,
+            };
+            if timed_out {
+                return Err(AcquireError::new(AcquireErrorKind::WaitTimedOut));
+            }
+        }
+    }
+
+    async fn ask(self: &Arc<Self>, wish: &Wish) -> Result<Granted, AcquireError> {
+        if self.is_batched(wish) {
+            return self.acquire_batched(wish).await;
+        }
+        let request = wish.plan.request(wish.key.clone(), wish.mode, wish.wait);
+        let lease = self.ask_backend(&request).await?;
+        Ok(Granted {
+            token: lease.dyn_fencing_token(),
+            lease,
+            lineage: None,
+        })
+    }
+
+    /// Asks the backend, which must answer soon after the wait that it was asked for.
+    pub(super) async fn ask_backend(
+        &self,
+        request: &AcquireRequest,
+    ) -> Result<Arc<dyn DynLease>, AcquireError> {
+        let answer = self.backend.dyn_acquire(request);
+        let limit = match request.wait {
+            WaitBound::Fail => Instant::now() + self.backend_timeout,
+            WaitBound::Until(deadline) => deadline + self.backend_timeout,
+            WaitBound::Forever => return Ok(answer.await?),
+        };
+        within(limit, answer).await
+    }
+
+    fn is_batched(&self, wish: &Wish) -> bool {
+        wish.plan.batch > 1 && wish.mode == Mode::Exclusive
+    }
+
+    fn grant(
+        self: &Arc<Self>,
+        wish: &Wish,
+        granted: Granted,
+        now: Instant,
+        suspended_before: Duration,
+        mut observed: Observed,
+    ) -> LockGuard {
+        let waited = now.saturating_duration_since(wish.started);
+        observed.granted(waited);
+        let hold = Arc::new(Hold::new(
+            self.clone(),
+            wish.key.clone(),
+            wish.mode,
+            granted.token,
+            granted.lease,
+            wish.plan.clone(),
+            granted.lineage,
+            waited,
+            now,
+            suspended_before,
+            wish.releaser,
+            observed,
+        ));
+        self.registry.insert(hold.clone());
+        let due = hold.due(suspended_before);
+        self.look_at(due.renew_at.min(due.lose_at));
+        LockGuard::new(hold, wish.releaser)
+    }
+
+    fn refused(&self, wish: &Wish, kind: AcquireErrorKind) -> AcquireError {
+        Observed::start(&wish.key, &wish.route).refused(kind.as_str(), wish.started.elapsed());
+        AcquireError::new(kind)
+    }
+}
+
+async fn within<T>(
+    limit: Instant,
+    answer: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, AcquireError> {
+    match timeout_at(limit, answer).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(AcquireError::backend("it did not answer in time")),
+    }
+}

@@ -1,0 +1,290 @@
+//! `LockGuard` owns a lock and releases it; `HeldLock` is the handler's view and releases nothing.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::hold::{Hold, Releaser};
+use crate::{
+    backend::Mode,
+    error::BackendError,
+    key::LockKey,
+    lease::{FencingToken, Loss},
+};
+
+/// Owns a lock: releases it when told to, or from the reaper when dropped.
+///
+/// `Drop` never blocks, waits, spawns or panics: it wakes the manager's reaper, which releases
+/// from the lock runtime. Call [`release`](Self::release) to know the outcome.
+#[must_use = "dropping the guard releases the lock"]
+pub struct LockGuard {
+    hold: Arc<Hold>,
+    releaser: Releaser,
+}
+
+impl LockGuard {
+    pub(crate) fn new(hold: Arc<Hold>, releaser: Releaser) -> Self {
+        Self { hold, releaser }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// What is locked.
+    pub fn key(&self) -> &LockKey {
+        &self.hold.key
+    }
+
+    /// Exclusive or shared.
+    pub fn mode(&self) -> Mode {
+        self.hold.mode
+    }
+
+    /// The token of this grant: show it to the storage on the first contact, reads included.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.token
+    }
+
+    /// How long the acquire took.
+    pub fn waited(&self) -> Duration {
+        self.hold.waited
+    }
+
+    /// Whether the holder may act now: not lost, and inside the lease.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// What remains of the lease; zero once lost. Renewals make it grow again.
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// Resolves when the lock is lost. Cancel safe.
+    pub async fn lost(&self) -> Loss {
+        self.hold.lease.dyn_lost().wait().await
+    }
+
+    /// A view of the lock that releases nothing.
+    pub fn held(&self) -> HeldLock {
+        HeldLock::new(self.hold.clone())
+    }
+
+    /// Releases the lock and waits until the backend has confirmed it.
+    ///
+    /// # Errors
+    ///
+    /// The backend's. The lease then runs out by itself; the reaper goes on trying until it has.
+    ///
+    /// # Cancellation safety
+    ///
+    /// The release is sent before the first await; a dropped future is finished by the reaper.
+    pub async fn release(self) -> Result<(), BackendError> {
+        match self.start_release() {
+            Some(release) => release.await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sends the release; what is not finished at once is returned.
+    pub(crate) fn start_release(&self) -> Option<Releasing> {
+        if !self.hold.begin_release(self.releaser) {
+            return None;
+        }
+        let shared = &self.hold.shared;
+        match shared.end_hold(&self.hold) {
+            Some(future) => {
+                let mut releasing = Releasing {
+                    hold: self.hold.clone(),
+                    future: Some(future),
+                };
+                let waker = std::task::Waker::noop();
+                match Pin::new(&mut releasing).poll(&mut Context::from_waker(waker)) {
+                    Poll::Ready(_) => None,
+                    Poll::Pending => Some(releasing),
+                }
+            }
+            None => None,
+        }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.hold.begin_release(self.releaser) {
+            self.hold.shared.reap(self.hold.clone());
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockGuard").field(&self.hold).finish()
+    }
+}
+
+/// A release under way. Dropped, it is finished by the reaper.
+pub(crate) struct Releasing {
+    hold: Arc<Hold>,
+    future: Option<super::ReleaseFuture>,
+}
+
+impl Future for Releasing {
+    type Output = Result<(), BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = &mut self.future else {
+            return Poll::Ready(Ok(()));
+        };
+        let result = match future.as_mut().poll(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => return Poll::Pending,
+        };
+        self.future = None;
+        if result.as_ref().is_err_and(BackendError::is_retryable) {
+            self.hold.shared.retry_release(self.hold.clone());
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        if let Some(future) = self.future.take() {
+            self.hold.shared.finish_release(self.hold.clone(), future);
+        }
+    }
+}
+
+/// A view of a held lock: the handler gets it as an extension of its request and as an extractor.
+///
+/// Cheap to clone; releases nothing. Where several layers locked, [`HeldLocks`] shows all.
+#[derive(Clone)]
+pub struct HeldLock {
+    hold: Arc<Hold>,
+    /// How many keys the layer that inserted this one locked.
+    siblings: u32,
+    /// The lock that was held before, in this layer or an outer one.
+    outer: Option<Arc<HeldLock>>,
+}
+
+impl HeldLock {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self {
+            hold,
+            siblings: 1,
+            outer: None,
+        }
+    }
+
+    pub(crate) fn link(hold: Arc<Hold>, siblings: u32, outer: Option<Arc<HeldLock>>) -> Self {
+        Self {
+            hold,
+            siblings,
+            outer,
+        }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) fn siblings(&self) -> u32 {
+        self.siblings
+    }
+
+    /// This lock, then the ones around it.
+    pub(crate) fn chain(&self) -> impl Iterator<Item = &HeldLock> {
+        std::iter::successors(Some(self), |lock| lock.outer.as_deref())
+    }
+
+    /// What is locked.
+    pub fn key(&self) -> &LockKey {
+        &self.hold.key
+    }
+
+    /// Exclusive or shared.
+    pub fn mode(&self) -> Mode {
+        self.hold.mode
+    }
+
+    /// The token of this grant: show it to the storage on the first contact, reads included.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.token
+    }
+
+    /// How long the request waited for the lock.
+    pub fn waited(&self) -> Duration {
+        self.hold.waited
+    }
+
+    /// Whether the handler may act now: not lost, not released, and inside the lease.
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
+    }
+
+    /// What remains of the lease; zero once lost or released. Renewals make it grow again.
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// Resolves when the lock is lost. Cancel safe. A lock that was released is never lost, so
+    /// do not wait for this alone.
+    pub async fn lost(&self) -> Loss {
+        self.hold.lease.dyn_lost().wait().await
+    }
+
+    /// Moves the lock out of the middleware, into a WebSocket, a stream or a task: it is then
+    /// released with the guard, not with the response, and its loss is the guard owner's to see.
+    ///
+    /// `None` if it was moved before, is released, or came from
+    /// [`LockManager::acquire`](crate::LockManager::acquire).
+    pub fn take_guard(&self) -> Option<LockGuard> {
+        self.hold
+            .take()
+            .then(|| LockGuard::new(self.hold.clone(), Releaser::Guard))
+    }
+}
+
+impl fmt::Debug for HeldLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HeldLock").field(&self.hold).finish()
+    }
+}
+
+/// All locks that a request holds, the innermost layer's first.
+#[derive(Clone, Debug, Default)]
+pub struct HeldLocks(Option<HeldLock>);
+
+impl HeldLocks {
+    /// The locks of a request.
+    pub fn from_extensions(extensions: &http::Extensions) -> Self {
+        Self(extensions.get::<HeldLock>().cloned())
+    }
+
+    /// All of them, the innermost layer's first; several keys of one layer in canonical order.
+    pub fn iter(&self) -> impl Iterator<Item = &HeldLock> {
+        self.0.iter().flat_map(HeldLock::chain)
+    }
+
+    /// The innermost lock of this namespace.
+    pub fn get(&self, namespace: &str) -> Option<&HeldLock> {
+        self.iter().find(|held| held.key().namespace() == namespace)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether the request holds no lock.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}

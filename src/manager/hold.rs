@@ -1,0 +1,298 @@
+//! One grant to one caller, from acquire to release.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Shared, batch::Lineage, observe::Observed, plan::Plan};
+use crate::{
+    backend::{DynLease, Mode},
+    clock,
+    key::LockKey,
+    lease::{FencingToken, Loss},
+    sync::lock,
+};
+
+/// Who may release the lock. It moves one way, `LAYER` → `TAKEN` → `RELEASED`, and whoever moves
+/// it to `RELEASED` releases: exactly one does.
+const LAYER: u8 = 0;
+const TAKEN: u8 = 1;
+const RELEASED: u8 = 2;
+
+/// Whether the response body is being polled. The manager closes an open gate when the body has
+/// had its time: after that the body never runs again, so its lock can go although nobody polls.
+const GATE_NONE: u8 = 0;
+const GATE_OPEN: u8 = 1;
+const GATE_POLLING: u8 = 2;
+const GATE_CLOSED: u8 = 3;
+
+/// `renew_at` while a renewal is under way.
+const RENEWING: u64 = u64::MAX;
+
+/// One grant to one caller. Times are nanoseconds since the manager's start: a held lock is small.
+pub(crate) struct Hold {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: LockKey,
+    pub(crate) mode: Mode,
+    pub(crate) token: FencingToken,
+    pub(crate) lease: Arc<dyn DynLease>,
+    pub(crate) plan: Arc<Plan>,
+    /// The place in this process's own queue, under `Batched`.
+    pub(crate) lineage: Mutex<Option<Box<Lineage>>>,
+    pub(crate) granted_at: Instant,
+    pub(crate) waited: Duration,
+    /// How long the machine had been suspended when the request was sent, at least.
+    suspended_before: Duration,
+    owner: AtomicU8,
+    gate: AtomicU8,
+    renew_at: AtomicU64,
+    hold_until: AtomicU64,
+    observed: Mutex<Option<Observed>>,
+}
+
+/// Who a guard acts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Releaser {
+    /// The middleware, unless the handler took the guard.
+    Layer,
+    /// Whoever has the `LockGuard`.
+    Guard,
+}
+
+impl Hold {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call site each for grant and hand-off"
+    )]
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        key: LockKey,
+        mode: Mode,
+        token: FencingToken,
+        lease: Arc<dyn DynLease>,
+        plan: Arc<Plan>,
+        lineage: Option<Box<Lineage>>,
+        waited: Duration,
+        now: Instant,
+        suspended_before: Duration,
+        releaser: Releaser,
+        observed: Observed,
+    ) -> Self {
+        let hold = Self {
+            renew_at: AtomicU64::new(0),
+            hold_until: AtomicU64::new(shared.nanos(now + plan.max_hold)),
+            owner: AtomicU8::new(match releaser {
+                Releaser::Layer => LAYER,
+                Releaser::Guard => TAKEN,
+            }),
+            gate: AtomicU8::new(GATE_NONE),
+            shared,
+            key,
+            mode,
+            token,
+            lease,
+            plan,
+            lineage: Mutex::new(lineage),
+            granted_at: now,
+            waited,
+            suspended_before,
+            observed: Mutex::new(Some(observed)),
+        };
+        hold.renew_in(hold.plan.ttl / 3, now);
+        hold
+    }
+
+    /// When the worker must look at this lock next: a renewal, the longest hold, the loss.
+    pub(crate) fn due(&self, suspended: Duration) -> Due {
+        let lost = self.lease.dyn_lost().get().is_some();
+        Due {
+            renew_at: if lost {
+                u64::MAX
+            } else {
+                self.renew_at.load(Ordering::Acquire)
+            },
+            lose_at: if lost {
+                u64::MAX
+            } else {
+                self.shared
+                    .nanos(
+                        self.ends(suspended)
+                            .checked_sub(self.plan.lead())
+                            .unwrap_or(self.granted_at),
+                    )
+                    .min(self.hold_until.load(Ordering::Acquire))
+            },
+        }
+    }
+
+    /// The loss that is due now, if any.
+    pub(crate) fn loss_due(&self, now: Instant, suspended: Duration) -> Option<Loss> {
+        if self.shared.nanos(now) >= self.hold_until.load(Ordering::Acquire) {
+            Some(Loss::MaxHold)
+        } else if now + self.plan.lead() >= self.ends(suspended) {
+            Some(Loss::Expired)
+        } else {
+            None
+        }
+    }
+
+    /// The end of the lease on a clock that counts suspends.
+    fn ends(&self, suspended: Duration) -> Instant {
+        let slept = suspended.saturating_sub(self.suspended_before);
+        let end = self.lease.dyn_valid_until();
+        end.checked_sub(slept).unwrap_or(end)
+    }
+
+    /// Claims the renewal that is due; whoever claims it must call [`renew_in`](Self::renew_in).
+    pub(crate) fn claim_renewal(&self, now: Instant) -> bool {
+        let due = self.renew_at.load(Ordering::Acquire);
+        due <= self.shared.nanos(now)
+            && self
+                .renew_at
+                .compare_exchange(due, RENEWING, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+    }
+
+    /// Plans the next renewal: after `delay`, ± 10 %.
+    pub(crate) fn renew_in(&self, delay: Duration, now: Instant) {
+        let jittered = delay.mul_f64(0.9 + 0.2 * fastrand::f64());
+        self.renew_at
+            .store(self.shared.nanos(now + jittered), Ordering::Release);
+    }
+
+    /// Ends the hold at `until` if it would last longer.
+    pub(crate) fn hold_at_most_until(&self, until: Instant) {
+        let until = self.shared.nanos(until);
+        self.hold_until.fetch_min(until, Ordering::AcqRel);
+        self.shared.look_at(until);
+    }
+
+    /// Moves the right to release; `true` for the one caller that must now release.
+    pub(crate) fn begin_release(&self, releaser: Releaser) -> bool {
+        let from = match releaser {
+            Releaser::Layer => LAYER,
+            Releaser::Guard => TAKEN,
+        };
+        self.owner
+            .compare_exchange(from, RELEASED, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Moves the right to release to the handler, once.
+    pub(crate) fn take(&self) -> bool {
+        self.owner
+            .compare_exchange(LAYER, TAKEN, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    pub(crate) fn is_layers(&self) -> bool {
+        self.owner.load(Ordering::Acquire) == LAYER
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.owner.load(Ordering::Acquire) == TAKEN
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.owner.load(Ordering::Acquire) == RELEASED
+    }
+
+    /// Whether the holder may act now.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_released()
+            && self.lease.dyn_lost().get().is_none()
+            && Instant::now() < self.ends(clock::suspended())
+    }
+
+    /// Whether the lease ended although nobody has noticed yet; without a system call.
+    pub(crate) fn loss_at_end(&self, now: Instant) -> Option<Loss> {
+        let loss = self.lease.dyn_lost();
+        if loss.get().is_none() && now >= self.ends(self.shared.suspended()) {
+            loss.fire(Loss::Expired);
+        }
+        loss.get()
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        if self.is_held() {
+            self.ends(clock::suspended())
+                .saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Reports a loss that the manager decides on. A body that nobody polls is closed.
+    pub(crate) fn lose(&self, loss: Loss) -> bool {
+        let first = self.lease.dyn_lost().fire(loss);
+        if first {
+            tracing::warn!(
+                target: "tower_lock",
+                namespace = self.key.namespace(),
+                reason = loss.as_str(),
+                held_ms = self.granted_at.elapsed().as_millis() as u64,
+                "lock lost"
+            );
+        }
+        first
+    }
+
+    /// Opens the gate: the handler is done, its body streams on under the lock.
+    pub(crate) fn open_gate(&self) {
+        self.gate.store(GATE_OPEN, Ordering::SeqCst);
+    }
+
+    /// Enters a poll of the body; `false` if the gate was closed.
+    pub(crate) fn enter_gate(&self) -> bool {
+        self.gate
+            .compare_exchange(GATE_OPEN, GATE_POLLING, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// Leaves a poll of the body and returns the loss that happened meanwhile. Either this sees
+    /// the loss, or whoever reports it finds the gate open: both sides write, then read.
+    pub(crate) fn leave_gate(&self) -> Option<Loss> {
+        // Fails only for a lock that the handler took: it has no gate.
+        let _ =
+            self.gate
+                .compare_exchange(GATE_POLLING, GATE_OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        self.lease.dyn_lost().get()
+    }
+
+    /// Closes an open gate that is not being polled.
+    pub(crate) fn close_gate(&self) -> bool {
+        self.gate
+            .compare_exchange(GATE_OPEN, GATE_CLOSED, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// Tells the observers that it is over, once.
+    pub(crate) fn observe_end(&self) {
+        if let Some(observed) = lock(&self.observed).take() {
+            observed.ended(self.granted_at.elapsed(), self.lease.dyn_lost().get());
+        }
+    }
+}
+
+/// The moments at which the worker must look, in nanoseconds since the manager's start.
+pub(crate) struct Due {
+    pub(crate) renew_at: u64,
+    pub(crate) lose_at: u64,
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("mode", &self.mode)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,93 @@
+//! Letting go of everything before the process ends.
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Hold, LockManager, Releaser, Shared};
+use crate::lease::Loss;
+
+/// For how long aborted handlers may take to be dropped, and signalled ones to let go.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Holders that ended within the grace.
+    pub finished: usize,
+    /// Holders that were told of the loss after the grace and then let go.
+    pub interrupted: usize,
+    /// Holders that did not let go: their locks were released under them.
+    pub forced: usize,
+    /// Whether every release was confirmed before the end.
+    pub confirmed: bool,
+}
+
+impl LockManager {
+    /// Lets go of everything: waiters and newcomers are refused at once (503 `draining`), holders
+    /// get the grace, then their locks are lost ([`Loss::Shutdown`]), and a second later whatever
+    /// is still held is released.
+    ///
+    /// Call it before the process ends, so that other instances need not wait for leases to run
+    /// out. Holders include detached handlers and sockets that took their guard, which a server's
+    /// own graceful shutdown does not wait for. What is still running after this call runs
+    /// without its lock: end the process.
+    ///
+    /// Repeated calls are harmless. Cancel safe: what was begun goes on.
+    pub async fn shutdown(&self, grace: Duration) -> ShutdownReport {
+        let shared = self.shared();
+        shared.draining.cancel();
+        let mut report = ShutdownReport::default();
+        let held = shared.registry.len();
+        shared.until_free(Instant::now() + grace).await;
+        let after_grace = shared.registry.len();
+        report.finished = held.saturating_sub(after_grace);
+        if after_grace > 0 {
+            for hold in shared.held() {
+                shared.lose(&hold, Loss::Shutdown);
+            }
+            shared.until_free(Instant::now() + LAST_MOMENT).await;
+            for hold in shared.held() {
+                if hold.begin_release(Releaser::Layer) || hold.begin_release(Releaser::Guard) {
+                    report.forced += 1;
+                    shared.reap(hold);
+                }
+            }
+            report.interrupted = after_grace.saturating_sub(report.forced);
+        }
+        shared.releases.close();
+        report.confirmed = within(
+            Instant::now() + shared.backend_timeout,
+            shared.releases.wait(),
+        )
+        .await;
+        report
+    }
+}
+
+impl Shared {
+    fn held(&self) -> Vec<std::sync::Arc<Hold>> {
+        let mut held = Vec::new();
+        self.registry.for_each(|hold| held.push(hold.clone()));
+        held
+    }
+
+    /// Waits until nothing is held, or the deadline.
+    async fn until_free(&self, deadline: Instant) {
+        within(deadline, async {
+            loop {
+                let released = self.released.notified();
+                if self.registry.len() == 0 {
+                    return;
+                }
+                released.await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn within(deadline: Instant, work: impl Future<Output = ()>) -> bool {
+    timeout_at(deadline, work).await.is_ok()
+}

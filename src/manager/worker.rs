@@ -1,0 +1,281 @@
+//! The one worker of a manager: it renews what is held, tells of losses, and finishes the
+//! releases that a `Drop` cannot await.
+//!
+//! `next_look` is when the worker scans the registry next. A grant that is due earlier lowers it
+//! and wakes the worker; most grants are not, and wake nobody. Before a scan the worker sets it
+//! to "never" and afterwards lowers it to what it found: a grant inserted during the scan is
+//! either seen by the scan or lowers it itself, because it is inserted before it looks.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::{Hold, ReleaseFuture, Releaser, Shared};
+use crate::{
+    clock,
+    error::{BackendError, BackendErrorKind},
+    lease::Loss,
+    policy::OnLost,
+    sync::lock,
+};
+
+/// How often to look whether the machine was suspended, while anything is held.
+const SUSPEND_CHECK: Duration = Duration::from_secs(1);
+
+/// What is left to the reaper. The token keeps shutdown waiting for it.
+#[derive(Debug)]
+pub(super) struct Reap {
+    work: Work,
+    token: TaskTrackerToken,
+}
+
+enum Work {
+    /// A guard was dropped: end its hold.
+    Hold(Arc<Hold>),
+    /// A release was sent and its caller is gone: see it through.
+    Finish(Option<Arc<Hold>>, ReleaseFuture),
+    /// A release failed: try again while the lease lasts.
+    Retry(Arc<Hold>),
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Hold(_) => "Hold",
+            Self::Finish(..) => "Finish",
+            Self::Retry(_) => "Retry",
+        })
+    }
+}
+
+pub(super) async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
+    loop {
+        let next = match shared.upgrade() {
+            Some(shared) => shared.work(),
+            None => return,
+        };
+        match next {
+            // Woken or due, the loop looks at both.
+            Some(at) => drop(timeout_at(at, wake.notified()).await),
+            None => wake.notified().await,
+        }
+    }
+}
+
+impl Shared {
+    /// Leaves a dropped guard's lock to the reaper. Never blocks for longer than a push.
+    pub(super) fn reap(&self, hold: Arc<Hold>) {
+        self.leave(Work::Hold(hold));
+    }
+
+    pub(super) fn finish_release(&self, hold: Arc<Hold>, release: ReleaseFuture) {
+        self.leave(Work::Finish(Some(hold), release));
+    }
+
+    pub(super) fn reap_release(&self, release: ReleaseFuture) {
+        self.leave(Work::Finish(None, release));
+    }
+
+    pub(super) fn retry_release(&self, hold: Arc<Hold>) {
+        self.leave(Work::Retry(hold));
+    }
+
+    fn leave(&self, work: Work) {
+        let token = self.releases.token();
+        lock(&self.reap).push(Reap { work, token });
+        self.wake.notify_one();
+    }
+
+    /// Ends a hold whose right to release was claimed; returns what is left to await.
+    pub(super) fn end_hold(&self, hold: &Hold) -> Option<ReleaseFuture> {
+        self.registry.remove(hold);
+        hold.observe_end();
+        let lineage = lock(&hold.lineage).take();
+        let release = match lineage {
+            Some(lineage) => self.end_lineage(hold, lineage),
+            None => match hold.lease.dyn_release_now() {
+                Some(_) => None,
+                None => Some(hold.lease.clone().dyn_release()),
+            },
+        };
+        if self.draining.is_cancelled() {
+            self.released.notify_waiters();
+        }
+        release
+    }
+
+    /// Has the worker look at the registry no later than this.
+    pub(super) fn look_at(&self, nanos: u64) {
+        if nanos < self.next_look.load(Ordering::SeqCst)
+            && nanos < self.next_look.fetch_min(nanos, Ordering::SeqCst)
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Does what is due and says when to come again.
+    fn work(self: &Arc<Self>) -> Option<Instant> {
+        let reap = std::mem::take(&mut *lock(&self.reap));
+        for Reap { work, token } in reap {
+            self.reap_one(work, token);
+        }
+        let now = Instant::now();
+        let jumped = self.watches_suspend && self.note_suspends();
+        if jumped || self.next_look.load(Ordering::SeqCst) <= self.nanos(now) {
+            self.look(now);
+        }
+        match self.next_look.load(Ordering::SeqCst) {
+            u64::MAX => None,
+            nanos if self.watches_suspend => Some(self.instant(nanos).min(now + SUSPEND_CHECK)),
+            nanos => Some(self.instant(nanos)),
+        }
+    }
+
+    fn reap_one(self: &Arc<Self>, work: Work, token: TaskTrackerToken) {
+        let (hold, release) = match work {
+            Work::Hold(hold) => match self.end_hold(&hold) {
+                Some(release) => (Some(hold), Some(release)),
+                None => return,
+            },
+            Work::Finish(hold, release) => (hold, Some(release)),
+            Work::Retry(hold) => (Some(hold), None),
+        };
+        self.runtime.spawn(async move {
+            let result = match release {
+                Some(release) => release.await,
+                None => Err(BackendError::new(BackendErrorKind::Unavailable, "")),
+            };
+            if let Some(hold) = hold {
+                see_through(&hold, result).await;
+            }
+            drop(token);
+        });
+    }
+
+    fn note_suspends(&self) -> bool {
+        let suspended = clock::suspended().as_nanos() as u64;
+        let before = self.suspended.fetch_max(suspended, Ordering::Relaxed);
+        suspended > before + 1_000_000
+    }
+
+    /// Renews and loses what is due.
+    fn look(self: &Arc<Self>, now: Instant) {
+        self.next_look.store(u64::MAX, Ordering::SeqCst);
+        let suspended = self.suspended();
+        let mut lost = Vec::new();
+        let mut renewals = Vec::new();
+        let (mut renew_at, mut lose_at) = (u64::MAX, u64::MAX);
+        let mut least_ttl = Duration::MAX;
+        self.registry.for_each(|hold| {
+            if hold.lease.dyn_lost().get().is_some() {
+                return;
+            }
+            if let Some(loss) = hold.loss_due(now, suspended) {
+                lost.push((hold.clone(), loss));
+                return;
+            }
+            if hold.claim_renewal(now) {
+                renewals.push(hold.clone());
+            }
+            let due = hold.due(suspended);
+            renew_at = renew_at.min(due.renew_at);
+            lose_at = lose_at.min(due.lose_at);
+            least_ttl = least_ttl.min(hold.plan.ttl);
+        });
+        for (hold, loss) in lost {
+            self.lose(&hold, loss);
+        }
+        for hold in renewals {
+            self.runtime.spawn(renew(hold));
+        }
+        // Renewals are coarse so that many locks do not mean many scans; losses are exact.
+        let next_renewal =
+            renew_at.max(self.nanos(now + least_ttl.min(Duration::from_secs(60)) / 64));
+        let next = if renew_at == u64::MAX {
+            lose_at
+        } else {
+            lose_at.min(next_renewal)
+        };
+        if next != u64::MAX {
+            self.next_look.fetch_min(next, Ordering::SeqCst);
+        }
+    }
+
+    /// Tells a holder that its lock is lost. A body that nobody polls cannot be told: it is
+    /// closed, never runs again, and its lock goes.
+    pub(super) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, loss: Loss) {
+        if hold.lose(loss)
+            && hold.plan.on_lost == OnLost::Abort
+            && hold.close_gate()
+            && hold.begin_release(Releaser::Layer)
+        {
+            self.reap(hold.clone());
+        }
+    }
+}
+
+/// One renewal. Whatever happens, the next one is planned.
+async fn renew(hold: Arc<Hold>) {
+    struct Plan<'a> {
+        hold: &'a Hold,
+        delay: Duration,
+    }
+    impl Drop for Plan<'_> {
+        fn drop(&mut self) {
+            let now = Instant::now();
+            self.hold.renew_in(self.delay, now);
+            let due = self.hold.due(self.hold.shared.suspended());
+            self.hold.shared.look_at(due.renew_at.min(due.lose_at));
+        }
+    }
+    // A failure is tried again soon: until the lease ends there is time for several.
+    let mut plan = Plan {
+        hold: &hold,
+        delay: hold.plan.ttl / 12,
+    };
+    if hold.is_released() {
+        return;
+    }
+    match hold.lease.clone().dyn_renew().await {
+        Ok(()) => plan.delay = hold.plan.ttl / 3,
+        Err(error) if error.kind() == BackendErrorKind::Lost => {
+            if !hold.is_released() {
+                hold.lose(Loss::Revoked);
+            }
+        }
+        Err(error) => tracing::warn!(
+            target: "tower_lock",
+            namespace = hold.key.namespace(),
+            kind = ?error.kind(),
+            remaining_ms = hold.remaining().as_millis() as u64,
+            "lock renewal failed"
+        ),
+    }
+}
+
+/// Repeats a release that failed for as long as the lease would block others.
+async fn see_through(hold: &Hold, mut result: Result<(), BackendError>) {
+    let mut delay = Duration::from_millis(20);
+    while result.as_ref().is_err_and(BackendError::is_retryable)
+        && Instant::now() + delay < hold.lease.dyn_valid_until()
+    {
+        sleep(delay.mul_f64(0.5 + fastrand::f64())).await;
+        delay = (delay * 2).min(Duration::from_secs(1));
+        result = hold.lease.clone().dyn_release().await;
+    }
+    if let Err(error) = result {
+        tracing::warn!(
+            target: "tower_lock",
+            namespace = hold.key.namespace(),
+            kind = ?error.kind(),
+            "lock release failed, the lease runs out by itself"
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! The request path over HTTP.
+
+mod basics;
+mod support;
