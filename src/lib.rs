@@ -30,3 +30,22 @@ pub use self::{
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
     web::{Refusal, RefusalKind, RequestBody, ResponseBody, problem},
 };
+
+/// What users move between tasks stays movable: checked when the crate is compiled.
+const _: () = {
+    const fn send_sync_unpin<T: Send + Sync + Unpin + 'static>() {}
+    send_sync_unpin::<LockManager>();
+    send_sync_unpin::<LockGuard>();
+    send_sync_unpin::<HeldLock>();
+    send_sync_unpin::<HeldLocks>();
+    send_sync_unpin::<LockLayer>();
+    send_sync_unpin::<LockLayer<FromBody>>();
+    send_sync_unpin::<LockPolicy>();
+    send_sync_unpin::<LockKey>();
+    send_sync_unpin::<FencingToken>();
+    send_sync_unpin::<OwnerToken>();
+    send_sync_unpin::<Refusal>();
+    send_sync_unpin::<AcquireError>();
+    send_sync_unpin::<BackendError>();
+    send_sync_unpin::<MemoryBackend>();
+};
