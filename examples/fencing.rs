@@ -7,7 +7,7 @@
 //! cargo run --example fencing
 //! ```
 
-use std::{error::Error, time::Duration};
+use std::error::Error;
 
 use rusqlite::{Connection, params};
 use tower_lock::{FencingToken, LockKey, LockManager, LockPolicy, MemoryBackend};
@@ -27,27 +27,26 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let slow = locks.acquire(key.clone(), &policy).await?;
     let slow_token = slow.fencing_token();
     claim(&db, slow_token)?;
-    let stale_balance = balance(&db)?;
-    println!("slow holder:  token {slow_token}, reads {stale_balance}");
+    let stale = balance(&db)?;
+    println!("slow holder: token {slow_token}, reads {stale}");
 
     // ...an operator takes the lock away (or its lease ends), and another takes over.
     locks.force_release(&key).await?;
-    println!("slow holder:  lost its lock, {:?}", slow.lost().await);
+    println!("slow holder: lost its lock, {:?}", slow.lost().await);
     let next = locks.acquire(key, &policy).await?;
-    claim(&db, next.fencing_token())?;
-    let fresh_balance = balance(&db)?;
-    println!("next holder:  token {}, reads {fresh_balance}", next.fencing_token());
+    let next_token = next.fencing_token();
+    claim(&db, next_token)?;
+    let fresh = balance(&db)?;
+    println!("next holder: token {next_token}, reads {fresh}");
 
     // The slow one wakes up between the next one's read and write: the moment that matters.
     // The claim has already shut it out. With a token on writes only, this would be written.
-    let written = write(&db, stale_balance + 1, slow_token)?;
-    println!("slow holder:  writes {}, {}", stale_balance + 1, outcome(written));
-    let written = write(&db, fresh_balance + 50, next.fencing_token())?;
-    println!("next holder:  writes {}, {}", fresh_balance + 50, outcome(written));
+    let written = write(&db, stale + 1, slow_token)?;
+    println!("slow holder: its write is {written}");
+    let written = write(&db, fresh + 50, next_token)?;
+    println!("next holder: its write is {written}");
     next.release().await?;
-
-    println!("balance:      {}", balance(&db)?);
-    locks.shutdown(Duration::from_secs(1)).await;
+    println!("the balance: {}", balance(&db)?);
     Ok(())
 }
 
@@ -62,15 +61,13 @@ fn claim(db: &Connection, fence: FencingToken) -> Result<(), Box<dyn Error + Sen
 
 /// 2. Reads.
 fn balance(db: &Connection) -> rusqlite::Result<i64> {
-    db.query_row("SELECT balance FROM account WHERE id = 7", [], |row| row.get(0))
+    let sql = "SELECT balance FROM account WHERE id = 7";
+    db.query_row(sql, [], |row| row.get(0))
 }
 
-/// 3. Writes only while the row still has this token; says whether it did.
-fn write(db: &Connection, balance: i64, fence: FencingToken) -> rusqlite::Result<bool> {
+/// 3. Writes only while the row still has this token.
+fn write(db: &Connection, balance: i64, fence: FencingToken) -> rusqlite::Result<&'static str> {
     let sql = "UPDATE account SET balance = ?1 WHERE id = 7 AND fence = ?2";
-    Ok(db.execute(sql, params![balance, fence.as_i64()])? == 1)
-}
-
-fn outcome(written: bool) -> &'static str {
-    if written { "accepted" } else { "refused" }
+    let changed = db.execute(sql, params![balance, fence.as_i64()])?;
+    Ok(if changed == 1 { "accepted" } else { "refused" })
 }

@@ -50,7 +50,10 @@ async fn nightly_report(
         Err(error) => return Err(error.into()),
     };
 
-    println!("{instance}: runs the report, token {}", guard.fencing_token());
+    println!(
+        "{instance}: runs the report, token {}",
+        guard.fencing_token()
+    );
     tokio::select! {
         // The lease is renewed meanwhile. Work that outlives its lock must not go on.
         loss = guard.lost() => println!("{instance}: stopped, the lock is lost: {}", loss.as_str()),

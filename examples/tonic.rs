@@ -31,7 +31,7 @@ struct Payment {
 /// `rpc Pay(Payment) returns (Payment)`
 async fn pay(request: Request<Payment>) -> Result<Response<Payment>, Status> {
     let lock = request.extensions().get::<HeldLock>();
-    println!("handler: token {:?}", lock.map(|lock| lock.fencing_token().get()));
+    println!("handler: {:?}", lock.map(HeldLock::fencing_token));
     sleep(Duration::from_millis(300)).await;
     Ok(Response::new(request.into_inner()))
 }
@@ -39,13 +39,13 @@ async fn pay(request: Request<Payment>) -> Result<Response<Payment>, Status> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let locks = LockManager::new(MemoryBackend::new());
-    let one_at_a_time =
-        LockLayer::new(&locks, HeaderKey::new("order", "x-order-id")).with_wait(Wait::Fail);
+    let key = HeaderKey::new("order", "x-order-id");
+    let locked = LockLayer::new(&locks, key).with_wait(Wait::Fail);
     let handler = post(|request: http::Request<Body>| async {
         let mut grpc = server::Grpc::new(ProstCodec::<Payment, Payment>::default());
         grpc.unary(service_fn(pay), request).await
     });
-    let calls = Router::new().route("/shop.Orders/Pay", handler.route_layer(one_at_a_time));
+    let calls = Router::new().route("/shop.Orders/Pay", handler.route_layer(locked));
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);

@@ -58,7 +58,10 @@ async fn handle(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
         Some(lock) => {
             sleep(Duration::from_millis(100)).await;
             let (token, waited) = (lock.fencing_token(), lock.waited().as_millis());
-            format!("{}: token {token}, waited {waited} ms\n", request.uri().path())
+            format!(
+                "{}: token {token}, waited {waited} ms\n",
+                request.uri().path()
+            )
         }
         None => "not locked\n".to_owned(),
     };
@@ -67,7 +70,9 @@ async fn handle(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
 
 async fn post(uri: String) -> Result<String, Box<dyn Error + Send + Sync>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let response = client.request(Request::post(uri).body(Empty::new())?).await?;
+    let response = client
+        .request(Request::post(uri).body(Empty::new())?)
+        .await?;
     let body = response.into_body().collect().await?.to_bytes();
     Ok(String::from_utf8_lossy(&body).into_owned())
 }

@@ -86,7 +86,10 @@ fn app(shop: Shop, args: &Serve) -> Result<Router, BoxError> {
         pay = pay.route_layer(LockLayer::new(&shop.locks, order).try_with_policy(policy)?);
     }
     Ok(Router::new()
-        .route("/orders/{id}/pay", pay.route_layer(middleware::from_fn(stamp)))
+        .route(
+            "/orders/{id}/pay",
+            pay.route_layer(middleware::from_fn(stamp)),
+        )
         .route("/orders/{id}", get(order))
         .route("/locks", get(locks))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -152,10 +155,7 @@ async fn pay(
 }
 
 /// `GET /orders/{id}`: what is stored.
-async fn order(
-    State(shop): State<Shop>,
-    Path(id): Path<u32>,
-) -> Result<Json<Value>, Refused> {
+async fn order(State(shop): State<Shop>, Path(id): Path<u32>) -> Result<Json<Value>, Refused> {
     let order = shop.store.order(id).await?;
     Ok(Json(json!({
         "order": id,
@@ -190,7 +190,9 @@ async fn locks(State(shop): State<Shop>) -> Result<Json<Value>, Refused> {
             "waiters_everywhere": backend.waiters,
         }));
     }
-    Ok(Json(json!({ "instance": &*shop.instance, "held": held, "waiting": waiting })))
+    Ok(Json(
+        json!({ "instance": &*shop.instance, "held": held, "waiting": waiting }),
+    ))
 }
 
 /// What a client hears when the store or the backend did not do its part.
@@ -239,7 +241,7 @@ fn greeting(address: &str, no_lock: bool) -> String {
         "Listening on http://{address}, {how}.
 
   Pay an order:           curl -X POST 'http://{address}/orders/7/pay?ms=50'
-  Pay it twice at once:   curl -Z -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
+  Pay it twice at once:   curl -sZ --parallel-immediate -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
   Do not wait for it:     curl -i -X POST -H 'Prefer: wait=0' 'http://{address}/orders/7/pay'
   See the order:          curl 'http://{address}/orders/7'
   See who holds what:     curl 'http://{address}/locks'

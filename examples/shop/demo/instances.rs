@@ -31,7 +31,15 @@ impl Instances {
         for _ in 0..count {
             let mut command = Command::new(std::env::current_exe()?);
             command
-                .args(["--listen", "127.0.0.1:0", "--backend", backend, "--wait", "60s", "--db"])
+                .args([
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--backend",
+                    backend,
+                    "--wait",
+                    "60s",
+                    "--db",
+                ])
                 .arg(db)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
@@ -50,7 +58,10 @@ impl Instances {
 
     /// Where they listen.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        self.running.iter().map(|(_, address)| address.clone()).collect()
+        self.running
+            .iter()
+            .map(|(_, address)| address.clone())
+            .collect()
     }
 
     /// Asks them to drain, and kills those that take too long.

@@ -44,9 +44,11 @@ impl Load {
     pub(crate) async fn fire(&self, label: &'static str) -> Outcome {
         let bar = ProgressBar::new(self.requests.into()).with_message(label);
         bar.set_style(
-            ProgressStyle::with_template("{msg:>16} {wide_bar:.cyan/dim} {pos:>4}/{len} {elapsed:>4}")
-                .expect("the template is valid")
-                .progress_chars("━╸─"),
+            ProgressStyle::with_template(
+                "{msg:>16} {wide_bar:.cyan/dim} {pos:>4}/{len} {elapsed:>4}",
+            )
+            .expect("the template is valid")
+            .progress_chars("━╸─"),
         );
         let client = Client::builder(TokioExecutor::new()).build_http();
         let slots = Arc::new(Semaphore::new(CONCURRENCY));

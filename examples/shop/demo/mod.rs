@@ -51,12 +51,21 @@ async fn demonstrate(args: &Demo) -> Result<ExitCode, BoxError> {
 
     println!("{}", table::render(&without.figures, &with.figures));
     let width = timeline::width();
-    println!("{}", timeline::render("Without the lock", &without.payments, width));
-    println!("{}", timeline::render("With the lock", &with.payments, width));
+    println!(
+        "{}",
+        timeline::render("Without the lock", &without.payments, width)
+    );
+    println!(
+        "{}",
+        timeline::render("With the lock", &with.payments, width)
+    );
 
     let with = with.figures;
     if with.lost_updates != 0 {
-        println!("FAILED: {} updates were lost under the lock.", with.lost_updates);
+        println!(
+            "FAILED: {} updates were lost under the lock.",
+            with.lost_updates
+        );
         Ok(ExitCode::FAILURE)
     } else if with.accepted == 0 {
         println!("FAILED: no payment was accepted under the lock.");

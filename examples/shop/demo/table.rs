@@ -12,10 +12,19 @@ pub(crate) fn render(without: &Figures, with: &Figures) -> String {
     let mut row = |what: &str, of: &dyn Fn(&Figures) -> String| {
         let _ = writeln!(out, "  {what:<24}{:>18}{:>18}", of(without), of(with));
     };
-    row("", &|run| if run.waits.is_some() { "with the lock" } else { "without the lock" }.into());
+    row("", &|run| {
+        if run.waits.is_some() {
+            "with the lock"
+        } else {
+            "without the lock"
+        }
+        .into()
+    });
     row("payments accepted", &|run| run.accepted.to_string());
     row("lost updates", &|run| lost(run.lost_updates));
-    row("refused stale writes", &|run| run.refused_stale_writes.to_string());
+    row("refused stale writes", &|run| {
+        run.refused_stale_writes.to_string()
+    });
     row("errors", &|run| run.errors.to_string());
     row("wait p50", &|run| or_dash(run.waits.map(|w| millis(w.p50))));
     row("wait p99", &|run| or_dash(run.waits.map(|w| millis(w.p99))));

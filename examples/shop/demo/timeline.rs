@@ -21,13 +21,19 @@ const COLORS: [Color; 6] = [
 
 /// The width of the terminal, within reason; 100 columns where there is none.
 pub(crate) fn width() -> usize {
-    let columns = Term::stdout().size_checked().map_or(100, |(_, columns)| columns.into());
+    let columns = Term::stdout()
+        .size_checked()
+        .map_or(100, |(_, columns)| columns.into());
     usize::clamp(columns, 60, 140)
 }
 
 /// Draws the first payments of one order, one a line, on one axis of time.
 pub(crate) fn render(title: &str, payments: &[Payment], width: usize) -> String {
-    let rows: Vec<_> = payments.iter().filter(|p| p.order == ORDER).take(ROWS).collect();
+    let rows: Vec<_> = payments
+        .iter()
+        .filter(|p| p.order == ORDER)
+        .take(ROWS)
+        .collect();
     let Some(start) = rows.iter().map(|p| p.arrived).min() else {
         return format!("{title}: order {ORDER} was not paid.\n");
     };
@@ -129,9 +135,11 @@ mod tests {
         let picture = render("With the lock", &rows, 80);
         let ends: Vec<_> = picture
             .lines()
-            .filter_map(|line| console::strip_ansi_codes(line).find("paid ×").map(|_| {
-                console::strip_ansi_codes(line).chars().count()
-            }))
+            .filter_map(|line| {
+                console::strip_ansi_codes(line)
+                    .find("paid ×")
+                    .map(|_| console::strip_ansi_codes(line).chars().count())
+            })
             .collect();
         assert_eq!(ends.len(), 2);
         assert_eq!(ends[0], ends[1]);
