@@ -241,7 +241,7 @@ fn greeting(address: &str, no_lock: bool) -> String {
         "Listening on http://{address}, {how}.
 
   Pay an order:           curl -X POST 'http://{address}/orders/7/pay?ms=50'
-  Pay it twice at once:   curl -sZ --parallel-immediate -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
+  Pay it twice at once:   curl -Z --parallel-immediate --no-progress-meter -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
   Do not wait for it:     curl -i -X POST -H 'Prefer: wait=0' 'http://{address}/orders/7/pay'
   See the order:          curl 'http://{address}/orders/7'
   See who holds what:     curl 'http://{address}/locks'
