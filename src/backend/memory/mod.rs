@@ -144,17 +144,18 @@ impl LockBackend for MemoryBackend {
     type Lease = MemoryLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut survives = Faults::default();
-        survives.client_crash = true;
-        survives.server_restart = true;
-        survives.clock_step = true;
         let mut capabilities = Capabilities::new("memory", Scope::Process);
         capabilities.fifo = true;
         capabilities.shared = true;
         capabilities.consensus = true;
         capabilities.fencing = true;
         capabilities.reserves_tokens = true;
-        capabilities.survives = survives;
+        capabilities.survives = Faults {
+            client_crash: true,
+            server_restart: true,
+            clock_step: true,
+            ..Faults::default()
+        };
         capabilities
     }
 
