@@ -171,6 +171,10 @@ impl Drop for Releasing {
 pub struct HeldLock {
     hold: Arc<Hold>,
     /// How many keys the layer that inserted this one locked.
+    #[cfg_attr(
+        not(feature = "axum"),
+        expect(dead_code, reason = "only extractors ask")
+    )]
     siblings: u32,
     /// The lock that was held before, in this layer or an outer one.
     outer: Option<Arc<HeldLock>>,
@@ -197,6 +201,7 @@ impl HeldLock {
         &self.hold
     }
 
+    #[cfg(feature = "axum")]
     pub(crate) fn siblings(&self) -> u32 {
         self.siblings
     }
