@@ -2,6 +2,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
+#[cfg(feature = "contract-tests")]
+#[cfg_attr(docsrs, doc(cfg(feature = "contract-tests")))]
+pub mod contract;
 pub mod error;
 pub mod key;
 pub mod lease;
