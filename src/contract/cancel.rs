@@ -82,16 +82,19 @@ pub(super) async fn random_aborts<T: ContractTarget>(context: &Context<'_, T>) -
     for _ in 0..TASKS {
         let keys = keys.clone();
         let (one, two) = (context.one.clone(), context.two.clone());
-        let rounds = context.options.aborts / TASKS + 1;
+        let mut aborts = context.options.aborts / TASKS + 1;
         let patient = context.patient(&keys[0]).wait;
         tasks.spawn(async move {
-            for _ in 0..rounds {
+            while aborts > 0 {
                 let key = &keys[fastrand::usize(..keys.len())];
                 let backend = if fastrand::bool() { &one } else { &two };
                 let wish = request(key).with_wait(patient);
                 let acquired = tokio::select! {
                     acquired = backend.acquire(&wish) => acquired,
-                    () = a_moment(20) => continue,
+                    () = a_moment(20) => {
+                        aborts -= 1;
+                        continue;
+                    }
                 };
                 let lease = acquired?;
                 a_moment(2).await;

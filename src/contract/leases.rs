@@ -27,7 +27,15 @@ async fn taken_over<T: ContractTarget>(
     let limit = context.short_ttl() + Duration::from_secs(1) + context.options.slack;
     let wish = context.patient(key);
     match tokio::time::timeout(limit, context.two.acquire(&wish)).await {
-        Ok(Ok(new)) => Ok((old, new)),
+        Ok(Ok(new)) => {
+            let (before, after) = (old.fencing_token(), new.fencing_token());
+            ensure!(
+                after > before || !context.capabilities.fencing,
+                3,
+                "a takeover got token {after} after {before}"
+            );
+            Ok((old, new))
+        }
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(Violation::new(
             4,
@@ -124,7 +132,7 @@ pub(super) async fn double_release_is_harmless<T: ContractTarget>(
 /// When a second owner gets the key, the first one's `valid_until` has passed, and it is told.
 pub(super) async fn loss_before_the_end<T: ContractTarget>(context: &Context<'_, T>) -> Checked {
     let key = context.key();
-    for _ in 0..3 {
+    for _ in 0..2 {
         let (old, new) = taken_over(context, &key).await?;
         let now = Instant::now();
         ensure!(

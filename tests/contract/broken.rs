@@ -248,6 +248,15 @@ impl Drop for Undo<'_> {
     }
 }
 
+/// How long the reply takes: at least one await point.
+async fn reply(delay: Duration) {
+    if delay.is_zero() {
+        tokio::task::yield_now().await;
+    } else {
+        sleep(delay).await;
+    }
+}
+
 /// Frees the key if this owner holds it, or whoever holds it.
 fn free(rig: &Rig, name: &str, owner: &OwnerToken, anybody: bool) {
     rig.on(name, |key| {
@@ -318,7 +327,7 @@ impl Client {
                 .first_alive(fault)
                 .is_none_or(|first| first.ticket == me.ticket);
             let free = key.holder.is_none() && (first || fault == Fault::Barges);
-            if free || (fault == Fault::IgnoresHolders && nth % 7 == 0) {
+            if free || (fault == Fault::IgnoresHolders && nth.is_multiple_of(7)) {
                 let number = if fault == Fault::RepeatsTokens {
                     nth / 50 + 1
                 } else {
@@ -437,8 +446,7 @@ impl LockBackend for Client {
             owner: Some(request.owner),
         };
         drop(entry);
-        sleep(self.delay).await;
-        tokio::task::yield_now().await;
+        reply(self.delay).await;
         undo.owner = None;
         drop(undo);
         let from = match fault {
@@ -550,7 +558,7 @@ impl Lease for Held {
             }
             fault == Fault::HidesLoss
         });
-        sleep(self.delay).await;
+        reply(self.delay).await;
         if !renewed {
             self.lost.fire(Loss::Revoked);
             return Err(BackendError::new(BackendErrorKind::Lost, ""));

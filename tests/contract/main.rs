@@ -5,23 +5,33 @@ mod broken;
 
 use std::{
     future::Future,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use broken::{Fault, Rig};
 use tower_lock::{
-    BoxError, MemoryBackend,
+    BackendErrorKind, BoxError, LockKey, MemoryBackend,
+    backend::{AcquireRequest, DynLockBackend, WaitBound},
     contract::{self, ContractTarget, Erased, Options, Outcome},
 };
 
 /// The memory backend; a restart is a new process, that is a new table.
-#[derive(Default)]
-struct Memory(Mutex<MemoryBackend>);
+struct Memory {
+    backend: Mutex<MemoryBackend>,
+    options: Options,
+}
 
 impl Memory {
+    fn new(options: Options) -> Self {
+        Self {
+            backend: Mutex::default(),
+            options,
+        }
+    }
+
     fn backend(&self) -> MemoryBackend {
-        self.0
+        self.backend
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -40,7 +50,7 @@ impl ContractTarget for Memory {
     }
 
     async fn restart(&self) -> bool {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = MemoryBackend::new();
+        *self.backend.lock().unwrap_or_else(PoisonError::into_inner) = MemoryBackend::new();
         true
     }
 
@@ -49,7 +59,7 @@ impl ContractTarget for Memory {
     }
 
     fn options(&self) -> Options {
-        Options::in_process()
+        self.options
     }
 }
 
@@ -75,12 +85,14 @@ fn passes<T: ContractTarget>(target: &T, not_applicable: &[&str]) {
 
 #[test]
 fn memory_passes() {
-    passes(&Memory::default(), &[]);
+    passes(&Memory::new(Options::in_process()), &[]);
 }
 
 #[test]
 fn memory_passes_erased() {
-    passes(&Erased(Memory::default()), &[]);
+    let mut options = Options::in_process();
+    options.keys = 200_000;
+    passes(&Erased(Memory::new(options)), &[]);
 }
 
 /// Without a fault the lock below passes, so what is caught is the fault.
@@ -92,9 +104,38 @@ fn the_sound_rig_passes() {
     );
 }
 
+/// What the manager uses for requests that do not wait: no box and no await in this process.
+#[test]
+fn erased_tries_end_at_once_in_this_process_only() {
+    let request = AcquireRequest::new(LockKey::new("order", 7), Duration::from_secs(30));
+    let other = AcquireRequest::new(LockKey::new("order", 7), Duration::from_secs(30));
+    let memory = MemoryBackend::new();
+    let erased: Arc<dyn DynLockBackend> = Arc::new(memory.clone());
+    let lease = erased
+        .dyn_try_now(&request)
+        .expect("decided here")
+        .expect("free");
+    let refused = erased
+        .dyn_try_now(&other)
+        .expect("decided here")
+        .expect_err("held");
+    assert_eq!(refused.kind(), BackendErrorKind::Contended);
+    lease
+        .dyn_release_now()
+        .expect("decided here")
+        .expect("released");
+    assert!(memory.is_empty());
+    let waits = other.with_wait(WaitBound::Forever);
+    assert!(erased.dyn_try_now(&waits).is_none());
+
+    let elsewhere = block_on(Rig::new(Fault::None).connect()).expect("a client");
+    let elsewhere: Arc<dyn DynLockBackend> = Arc::new(elsewhere);
+    assert!(elsewhere.dyn_try_now(&request).is_none());
+}
+
 #[test]
 fn an_unknown_check_is_not_passed() {
-    let outcome = block_on(contract::check(&Memory::default(), "no_such_check"));
+    let outcome = block_on(contract::check(&Rig::new(Fault::None), "no_such_check"));
     assert!(matches!(outcome, Outcome::Violated(_)), "{outcome:?}");
 }
 

@@ -16,8 +16,9 @@
 //!   meanwhile. A new backend starts from the system clock in microseconds, so tokens also grow
 //!   over a restart, *unless* the system clock was set back by more than the restart took, or
 //!   more tokens than one per microsecond were given since the old backend began. The locks
-//!   themselves end with the process, as their holders do. When moving here from another backend,
-//!   set a floor ([`MemoryBackend::with_token_floor`]).
+//!   themselves end with the process, as their holders do: this much `server_restart` and
+//!   `clock_step` in its capabilities mean. When moving here from another backend, set a floor
+//!   ([`MemoryBackend::with_token_floor`]). Under tokio's paused time the clock is the paused one.
 //! - It does not survive `data_loss` beyond that, and `fail_over` and `partition` do not exist.
 //!
 //! Nothing is left of a key that nobody holds or waits for.
