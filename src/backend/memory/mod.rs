@@ -28,7 +28,8 @@
 //! A waiter whose future is alive but not polled (a `select!` that is busy in another branch)
 //! cannot take what it was handed. Such an offer lapses after 1 s: the key is then offered to
 //! whoever answers a roll call of 50 ms, in queue order, so any number of hung waiters costs
-//! their successors one offer. A hung waiter that wakes up later queues again at the end.
+//! their successors one offer. A hung waiter that wakes up later queues again at the end; if
+//! nobody else wanted the key meanwhile, it claims its offer, and the ttl begins with the claim.
 //!
 //! # The protocol and its invariants
 //!

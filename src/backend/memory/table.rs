@@ -148,6 +148,12 @@ impl Table {
         FencingToken::new(first(last))
     }
 
+    /// Whether no waiter can ever be granted so many tokens.
+    pub(super) fn is_used_up(&self, count: u32) -> bool {
+        let left = FencingToken::MAX.get() - self.last_token.load(Ordering::Relaxed);
+        left < u64::from(count)
+    }
+
     fn shard(&self, hash: u64) -> &Shard {
         // The table inside uses the lowest and the highest seven bits.
         &self.shards[(hash >> 48) as usize % SHARDS]
@@ -267,7 +273,7 @@ impl Table {
                     let node = room.people.get_mut(at);
                     node.seq = self.seq();
                     fx.wake(node.waker.take());
-                    if let Some(lease) = room.claim(at) {
+                    if let Some(lease) = room.claim(at, now) {
                         return Attempt::Ended(Ok(lease));
                     }
                 }

@@ -477,6 +477,36 @@ async fn ten_hung_waiters_cost_one_offer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_claim_has_a_whole_lease() {
+    let backend = MemoryBackend::new();
+    let held = take(&backend);
+    let mut slow = slow_waiter(backend.clone(), patient());
+    assert!(poll(slow.as_mut()).is_none());
+    drop(held);
+    tokio::time::advance(TTL * 2).await;
+    let lease = slow.await.expect("nobody else wanted it");
+    assert!(lease.valid_until() > Instant::now() + TTL * 9 / 10);
+    lease.renew().await.expect("held");
+    drop(lease);
+    assert!(backend.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_end_when_the_tokens_do() {
+    let floor = FencingToken::new(FencingToken::MAX.get() - 1).expect("in range");
+    let backend = MemoryBackend::with_token_floor(floor);
+    let held = take(&backend);
+    assert_eq!(held.fencing_token(), FencingToken::MAX);
+    let error = backend
+        .acquire(&patient())
+        .await
+        .expect_err("no token left");
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    drop(held);
+    assert!(backend.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_but_living_waiter_keeps_its_place_in_the_roll_call() {
     let backend = MemoryBackend::new();
     let held = take(&backend);
