@@ -147,21 +147,6 @@ impl LockBackend for MemoryBackend {
     type Lease = MemoryLease;
 
     fn capabilities(&self) -> Capabilities {
-<<<<<<< HEAD
-        let mut capabilities = Capabilities::new("memory", Scope::Process);
-        capabilities.fifo = true;
-        capabilities.shared = true;
-        capabilities.consensus = true;
-        capabilities.fencing = true;
-        capabilities.reserves_tokens = true;
-        capabilities.survives = Faults {
-            client_crash: true,
-            server_restart: true,
-            clock_step: true,
-            ..Faults::default()
-        };
-        capabilities
-=======
         Capabilities {
             fifo: true,
             shared: true,
@@ -176,7 +161,6 @@ impl LockBackend for MemoryBackend {
             },
             ..Capabilities::new("memory", Scope::Process)
         }
->>>>>>> contract
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<MemoryLease, BackendError> {
