@@ -1,4 +1,13 @@
 //! The request path over HTTP.
 
 mod basics;
+mod bodies;
+mod counting;
+mod disconnect;
+mod drops;
+mod exits;
+mod placement;
+mod readiness;
 mod support;
+mod upgrades;
+mod waits;
