@@ -291,6 +291,34 @@ async fn a_steady_reader_is_cut_at_max_too() {
     world.free().await;
 }
 
+/// Only told of its loss, a body that nobody polls keeps the lock until the lease has run out: it
+/// is renewed no more.
+#[tokio::test]
+async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_lease() {
+    let (max, ttl) = (Duration::from_millis(300), Duration::from_secs(1));
+    let locks = LockManager::new(MemoryBackend::new());
+    let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
+        .with_ttl(ttl)
+        .with_wait(HOUR)
+        .with_on_lost(OnLost::Signal)
+        .with_release_on(ReleaseOn::BodyEnd { max });
+    let handler = post(|| async { Body::new(Endless) }).route_layer(layer);
+    let address = serve(Router::new().route("/orders/{id}", handler)).await;
+    let begun = Instant::now();
+    let _first = h1(address, h1_head("POST", "/orders/7")).await;
+    until("the first holds", || locks.inspect().held.len() == 1).await;
+    let mut second = h1(address, h1_head("POST", "/orders/7")).await;
+    let mut head = [0; 12];
+    soon("the second's head", second.read_exact(&mut head))
+        .await
+        .expect("a head");
+    let held = begun.elapsed();
+    assert!(
+        held < max + ttl + Duration::from_secs(5),
+        "neither for ever: {held:?}"
+    );
+}
+
 #[tokio::test]
 async fn by_default_the_lock_is_free_at_the_head() {
     let mut world = world(|layer| layer.with_release_on(ReleaseOn::Head));
@@ -410,7 +438,7 @@ async fn a_lock_that_is_lost_cuts_the_body() {
 }
 
 #[tokio::test]
-async fn a_loss_that_nobody_polls_for_frees_the_manager() {
+async fn a_loss_between_two_polls_ends_the_body() {
     let mut world = world(|layer| layer);
     let response = send(&world.app, "POST", "/orders/7").await;
     let _sender = world.sender().await;
@@ -419,7 +447,7 @@ async fn a_loss_that_nobody_polls_for_frees_the_manager() {
         .force_release(&LockKey::new("order", 7))
         .await
         .expect("memory");
-    // Polled only now, it has ended with an error.
+    // Nobody polled it meanwhile; it ends with an error all the same.
     let mut body = response.into_body();
     assert!(body.frame().await.expect("no clean end").is_err());
     world.free().await;

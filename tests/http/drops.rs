@@ -148,9 +148,7 @@ fn app(case: Case, locks: &LockManager, exclusion: Exclusion) -> Router {
             .with_on_disconnect(case.on_disconnect)
     }
     let handler = match case.keys {
-        Keys::Path => {
-            handler.route_layer(set(LockLayer::new(locks, PathKey::new("n", "n")), case))
-        }
+        Keys::Path => handler.route_layer(set(LockLayer::new(locks, PathKey::new("n", "n")), case)),
         Keys::Body => {
             let key = body_from_fn(100, |_: &http::request::Parts, body: &bytes::Bytes| {
                 LockKey::from_values("n", [body])
