@@ -2,6 +2,7 @@
 
 mod basics;
 mod blocked;
+mod bodies_in;
 mod flaky;
 mod floods;
 mod generic;
@@ -10,5 +11,7 @@ mod logs;
 mod loss;
 mod nesting;
 mod outages;
+mod prefer;
+mod settings;
 mod shutdown;
 mod support;
