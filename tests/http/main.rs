@@ -8,6 +8,7 @@ mod fairness;
 mod flaky;
 mod floods;
 mod generic;
+mod grpc;
 mod keys_over_http;
 mod logs;
 mod loss;
