@@ -70,7 +70,7 @@ fn body_of(
             std::task::Poll::Ready((self.0)().map(|data| Ok(http_body::Frame::data(data))))
         }
     }
-    StreamBody::new(Chunks(move || next()))
+    StreamBody::new(Chunks(next))
 }
 
 /// The handler gets the identical bytes, in whatever pieces they came; beyond the cap it is a 413,
