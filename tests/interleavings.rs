@@ -88,8 +88,18 @@ struct Faults {
     /// Releases that panic, and that fail, before they work.
     release_panics: AtomicUsize,
     release_errors: AtomicUsize,
-    /// Grants whose lease has no time left.
+    /// Releases get no answer for as long as this is set.
+    release_waits: AtomicBool,
+    /// Releases that were confirmed.
+    released: AtomicUsize,
+    /// Grants whose lease has no time left, and that are lost on arrival.
     expired: AtomicUsize,
+    lost: AtomicUsize,
+    /// Renewals that panic, and that never end.
+    renew_panics: AtomicUsize,
+    renew_hangs: AtomicUsize,
+    /// Acquires that end only when they are dropped.
+    acquire_hangs: AtomicUsize,
     acquires: AtomicUsize,
 }
 
@@ -127,8 +137,15 @@ impl LockBackend for Wayward {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<WaywardLease, BackendError> {
         self.faults.acquires.fetch_add(1, Ordering::SeqCst);
+        let lease = self.memory.acquire(request).await?;
+        if one_less(&self.faults.acquire_hangs) {
+            pending::<()>().await;
+        }
+        if one_less(&self.faults.lost) {
+            self.memory.lose(&request.key, Loss::Revoked);
+        }
         Ok(WaywardLease {
-            lease: self.memory.acquire(request).await?,
+            lease,
             faults: self.faults.clone(),
             expired: one_less(&self.faults.expired),
         })
@@ -172,6 +189,12 @@ impl Lease for WaywardLease {
     }
 
     async fn renew(&self) -> Result<(), BackendError> {
+        if one_less(&self.faults.renew_panics) {
+            panic!("a backend's renewal panics");
+        }
+        if one_less(&self.faults.renew_hangs) {
+            pending::<()>().await;
+        }
         self.lease.renew().await
     }
 
@@ -186,6 +209,10 @@ impl Lease for WaywardLease {
         if one_less(&self.faults.release_errors) {
             return Err(BackendError::new(BackendErrorKind::Unavailable, ""));
         }
+        while self.faults.release_waits.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        self.faults.released.fetch_add(1, Ordering::SeqCst);
         self.lease.release().await
     }
 }
@@ -570,6 +597,93 @@ fn a_holder_that_panics_when_woken_hides_the_loss_from_nobody() {
         let told = timeout(secs(1.0), told).await.expect("it was told");
         assert_eq!(told.unwrap(), Loss::Revoked);
     });
+}
+
+/// Renewals that fail in any way are tried again while there is time; without success, the holder
+/// is told before its lease ends.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_panics_or_hangs_is_tried_again_or_the_loss_told_in_time() {
+    type Fault = fn(&Faults) -> &AtomicUsize;
+    let faults: [Fault; 2] = [|f| &f.renew_panics, |f| &f.renew_hangs];
+    for fault in faults {
+        let backend = Wayward::new(Scope::Fleet);
+        let locks = manager(backend.clone());
+        let policy = LockPolicy::new().with_ttl(secs(3.0));
+        let guard = locks.acquire(a_key(), &policy).await.unwrap();
+        fault(&backend.faults).store(1, Ordering::SeqCst);
+        sleep(secs(10.0)).await;
+        assert!(guard.is_held());
+        fault(&backend.faults).store(1_000_000, Ordering::SeqCst);
+        let left = guard.remaining();
+        let told = timeout(left, guard.lost()).await;
+        assert_eq!(told.expect("in time"), Loss::Expired);
+        drop(guard);
+        sleep(secs(0.1)).await;
+        assert!(backend.memory.is_empty());
+    }
+}
+
+/// An acquire that never answers ends with the backend's timeout and leaves nothing.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_hangs_leaves_nothing() {
+    for policy in [LockPolicy::new(), batched().with_wait(secs(1.0))] {
+        let backend = Wayward::new(Scope::Fleet);
+        let locks = manager(backend.clone());
+        backend.faults.acquire_hangs.store(1, Ordering::SeqCst);
+        let (first, second) = tokio::join!(
+            timeout(secs(60.0), locks.acquire(a_key(), &policy)),
+            timeout(secs(60.0), async {
+                sleep(secs(8.0)).await;
+                locks.acquire(a_key(), &policy).await
+            }),
+        );
+        let error = first.unwrap().unwrap_err();
+        assert_eq!(error.kind(), AcquireErrorKind::BackendUnavailable);
+        second.unwrap().unwrap().release().await.unwrap();
+        assert!(backend.memory.is_empty() && locks.inspect().waiting.is_empty());
+    }
+}
+
+/// A grant that was lost on its way is asked for again.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_lost_on_arrival_is_asked_for_again() {
+    for policy in [LockPolicy::new(), batched()] {
+        let backend = Wayward::new(Scope::Fleet);
+        let locks = manager(backend.clone());
+        backend.faults.lost.store(2, Ordering::SeqCst);
+        let guard = locks.acquire(a_key(), &policy).await.unwrap();
+        assert!(guard.is_held());
+        assert_eq!(backend.faults.acquires.load(Ordering::SeqCst), 3);
+    }
+}
+
+/// A runtime ends with a body in it, whose release needs an answer: the lock runtime sees it
+/// through.
+#[test]
+fn a_release_outlives_the_runtime_that_began_it() {
+    let backend = Wayward::new(Scope::Fleet);
+    let locks = LockManager::new(backend.clone());
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let first = runtime();
+    let (body, _, _frames) = first.block_on(streamed(&locks, secs(60.0)));
+    first.spawn(async move {
+        let _body = body;
+        pending::<()>().await;
+    });
+    first.block_on(tokio::task::yield_now());
+    backend.faults.release_waits.store(true, Ordering::SeqCst);
+    drop(first);
+    // Time for the lock runtime to look at the unanswered release.
+    let second = runtime();
+    second.block_on(async { sleep(secs(0.1)).await });
+    backend.faults.release_waits.store(false, Ordering::SeqCst);
+    assert!(second.block_on(locks.shutdown(secs(5.0))).confirmed);
+    assert_eq!(backend.faults.released.load(Ordering::SeqCst), 1);
 }
 
 /// Leases that are worth nothing when they arrive must not keep a thread busy.
