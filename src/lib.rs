@@ -3,6 +3,9 @@
 
 pub mod backend;
 mod clock;
+#[cfg(feature = "contract-tests")]
+#[cfg_attr(docsrs, doc(cfg(feature = "contract-tests")))]
+pub mod contract;
 pub mod error;
 #[cfg(feature = "axum")]
 mod extract;
@@ -49,3 +52,8 @@ const _: () = {
     send_sync_unpin::<BackendError>();
     send_sync_unpin::<MemoryBackend>();
 };
+
+/// Runs the README's quick start.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

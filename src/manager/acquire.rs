@@ -1,18 +1,19 @@
 //! From a wish to a guard.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep};
 
 use super::{
     AcquireError, AcquireErrorKind, Hold, LockGuard, Releaser, Shared,
     batch::Lineage,
     observe::{Observed, Route},
-    plan::Plan,
+    plan::{Plan, lead},
+    worker::in_time,
 };
 use crate::{
     backend::{AcquireRequest, DynLease, Mode, Scope, WaitBound},
-    error::{BackendError, BackendErrorKind},
+    error::BackendErrorKind,
     key::LockKey,
     lease::FencingToken,
 };
@@ -139,16 +140,25 @@ impl Shared {
         }
         let _permit = self.admission.enter(&wish.key, wish.plan.max_waiters)?;
         observed.waiting();
+        let mut pause = Duration::from_millis(5);
         loop {
-            let suspended_before = self.suspended();
+            let before = self.suspended();
             let granted = match self.draining.run_until_cancelled(self.ask(wish)).await {
                 Some(result) => result?,
                 None => return Err(AcquireError::new(AcquireErrorKind::Draining)),
             };
+            if self.draining.is_cancelled() {
+                // Granted in the moment in which it was refused.
+                self.discard(granted);
+                return Err(AcquireError::new(AcquireErrorKind::Draining));
+            }
             // A grant that reached this task late is worth nothing to it.
+            let lineage = granted.lineage.as_ref();
+            let suspended_before = lineage.map_or(before, |l| l.suspended_before);
+            let slept = self.suspended().saturating_sub(suspended_before);
             let lost = granted.lease.dyn_lost().get().is_some();
             let now = Instant::now();
-            if !lost && now + wish.plan.lead() < granted.lease.dyn_valid_until() {
+            if !lost && now + lead(wish.plan.ttl) + slept < granted.lease.dyn_valid_until() {
                 return Ok((granted, suspended_before));
             }
             self.discard(granted);
@@ -160,6 +170,12 @@ impl Shared {
             if timed_out {
                 return Err(AcquireError::new(AcquireErrorKind::WaitTimedOut));
             }
+            // A backend that gives nothing else must not keep the thread busy.
+            let rest = sleep(pause.mul_f64(0.5 + fastrand::f64()));
+            if self.draining.run_until_cancelled(rest).await.is_none() {
+                return Err(AcquireError::new(AcquireErrorKind::Draining));
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 
@@ -182,12 +198,12 @@ impl Shared {
         request: &AcquireRequest,
     ) -> Result<Arc<dyn DynLease>, AcquireError> {
         let answer = self.backend.dyn_acquire(request);
-        let limit = match request.wait {
-            WaitBound::Fail => Instant::now() + self.backend_timeout,
-            WaitBound::Until(deadline) => deadline + self.backend_timeout,
+        let wait = match request.wait {
+            WaitBound::Fail => Duration::ZERO,
+            WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
             WaitBound::Forever => return Ok(answer.await?),
         };
-        within(limit, answer).await
+        Ok(in_time(wait.saturating_add(self.backend_timeout), answer).await?)
     }
 
     fn is_batched(&self, wish: &Wish) -> bool {
@@ -227,15 +243,5 @@ impl Shared {
     fn refused(&self, wish: &Wish, kind: AcquireErrorKind) -> AcquireError {
         Observed::start(&wish.key, &wish.route).refused(kind.as_str(), wish.started.elapsed());
         AcquireError::new(kind)
-    }
-}
-
-async fn within<T>(
-    limit: Instant,
-    answer: impl Future<Output = Result<T, BackendError>>,
-) -> Result<T, AcquireError> {
-    match timeout_at(limit, answer).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(AcquireError::backend("it did not answer in time")),
     }
 }

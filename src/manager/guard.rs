@@ -5,9 +5,11 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
+
+use tokio::runtime::Handle;
 
 use super::hold::{Hold, Releaser};
 use crate::{
@@ -86,31 +88,39 @@ impl LockGuard {
     ///
     /// The release is sent before the first await; a dropped future is finished by the reaper.
     pub async fn release(self) -> Result<(), BackendError> {
-        match self.start_release() {
-            Some(release) => release.await,
-            None => Ok(()),
+        match self.send_release() {
+            Ok(Some(release)) => release.await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// Sends the release; what is not finished at once is returned.
     pub(crate) fn start_release(&self) -> Option<Releasing> {
+        // An error is the reaper's to repeat.
+        self.send_release().unwrap_or(None)
+    }
+
+    fn send_release(&self) -> Result<Option<Releasing>, BackendError> {
         if !self.hold.begin_release(self.releaser) {
-            return None;
+            return Ok(None);
         }
         let shared = &self.hold.shared;
-        match shared.end_hold(&self.hold) {
-            Some(future) => {
-                let mut releasing = Releasing {
-                    hold: self.hold.clone(),
-                    future: Some(future),
-                };
-                let waker = std::task::Waker::noop();
-                match Pin::new(&mut releasing).poll(&mut Context::from_waker(waker)) {
-                    Poll::Ready(_) => None,
-                    Poll::Pending => Some(releasing),
-                }
-            }
-            None => None,
+        let Some(future) = shared.end_hold(&self.hold) else {
+            return Ok(None);
+        };
+        if Handle::try_current().is_err() {
+            // A response body dropped after its runtime: the lock runtime sends the release.
+            shared.finish_release(self.hold.clone(), future);
+            return Ok(None);
+        }
+        let mut releasing = Releasing {
+            hold: self.hold.clone(),
+            future: Some(future),
+        };
+        match Pin::new(&mut releasing).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result.map(|()| None),
+            Poll::Pending => Ok(Some(releasing)),
         }
     }
 }
@@ -169,6 +179,10 @@ impl Drop for Releasing {
 pub struct HeldLock {
     hold: Arc<Hold>,
     /// How many keys the layer that inserted this one locked.
+    #[cfg_attr(
+        not(feature = "axum"),
+        expect(dead_code, reason = "only extractors ask")
+    )]
     siblings: u32,
     /// The lock that was held before, in this layer or an outer one.
     outer: Option<Arc<HeldLock>>,
@@ -195,6 +209,7 @@ impl HeldLock {
         &self.hold
     }
 
+    #[cfg(feature = "axum")]
     pub(crate) fn siblings(&self) -> u32 {
         self.siblings
     }

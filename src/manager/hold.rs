@@ -11,20 +11,26 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Shared, batch::Lineage, observe::Observed, plan::Plan};
+use super::{
+    Shared,
+    batch::Lineage,
+    observe::Observed,
+    plan::{Plan, lead},
+};
 use crate::{
     backend::{DynLease, Mode},
     clock,
     key::LockKey,
-    lease::{FencingToken, Loss},
+    lease::{FencingToken, Loss, drift_margin},
     sync::lock,
 };
 
-/// Who may release the lock. It moves one way, `LAYER` → `TAKEN` → `RELEASED`, and whoever moves
-/// it to `RELEASED` releases: exactly one does.
+/// Who may release the lock. It moves one way, from `LAYER` to `RELEASED`, or to `TAKEN` and then
+/// to `TAKEN_RELEASED`. Whoever makes the last move releases: exactly one does.
 const LAYER: u8 = 0;
 const TAKEN: u8 = 1;
 const RELEASED: u8 = 2;
+const TAKEN_RELEASED: u8 = 3;
 
 /// Whether the response body is being polled. The manager closes an open gate when the body has
 /// had its time: after that the body never runs again, so its lock can go although nobody polls.
@@ -44,12 +50,14 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) lease: Arc<dyn DynLease>,
     pub(crate) plan: Arc<Plan>,
+    pub(crate) ttl: Duration,
     /// The place in this process's own queue, under `Batched`.
     pub(crate) lineage: Mutex<Option<Box<Lineage>>>,
     pub(crate) granted_at: Instant,
     pub(crate) waited: Duration,
-    /// How long the machine had been suspended when the request was sent, at least.
-    suspended_before: Duration,
+    /// How long the machine had been suspended when the last acknowledged acquire or renewal was
+    /// sent, at most: nanoseconds.
+    suspended_before: AtomicU64,
     owner: AtomicU8,
     gate: AtomicU8,
     renew_at: AtomicU64,
@@ -98,14 +106,18 @@ impl Hold {
             mode,
             token,
             lease,
+            ttl: lineage.as_ref().map_or(plan.ttl, |l| l.ttl),
             plan,
             lineage: Mutex::new(lineage),
             granted_at: now,
             waited,
-            suspended_before,
+            suspended_before: AtomicU64::new(suspended_before.as_nanos() as u64),
             observed: Mutex::new(Some(observed)),
         };
-        hold.renew_in(hold.plan.ttl / 3, now);
+        // The lease may have aged on its way to this holder, most of all when it was handed on.
+        let whole = hold.ttl.saturating_sub(drift_margin(hold.ttl));
+        let age = whole.saturating_sub(hold.lease.dyn_valid_until().saturating_duration_since(now));
+        hold.renew_in((hold.ttl / 3).saturating_sub(age), now);
         hold
     }
 
@@ -124,7 +136,7 @@ impl Hold {
                 self.shared
                     .nanos(
                         self.ends(suspended)
-                            .checked_sub(self.plan.lead())
+                            .checked_sub(lead(self.ttl))
                             .unwrap_or(self.granted_at),
                     )
                     .min(self.hold_until.load(Ordering::Acquire))
@@ -136,7 +148,7 @@ impl Hold {
     pub(crate) fn loss_due(&self, now: Instant, suspended: Duration) -> Option<Loss> {
         if self.shared.nanos(now) >= self.hold_until.load(Ordering::Acquire) {
             Some(Loss::MaxHold)
-        } else if now + self.plan.lead() >= self.ends(suspended) {
+        } else if now + lead(self.ttl) >= self.ends(suspended) {
             Some(Loss::Expired)
         } else {
             None
@@ -145,9 +157,19 @@ impl Hold {
 
     /// The end of the lease on a clock that counts suspends.
     fn ends(&self, suspended: Duration) -> Instant {
-        let slept = suspended.saturating_sub(self.suspended_before);
+        let slept = suspended.saturating_sub(self.suspended_before());
         let end = self.lease.dyn_valid_until();
         end.checked_sub(slept).unwrap_or(end)
+    }
+
+    pub(crate) fn suspended_before(&self) -> Duration {
+        Duration::from_nanos(self.suspended_before.load(Ordering::Acquire))
+    }
+
+    /// A renewal was acknowledged that was sent when suspends had come to this.
+    pub(crate) fn renewed(&self, suspended_before: Duration) {
+        self.suspended_before
+            .fetch_max(suspended_before.as_nanos() as u64, Ordering::AcqRel);
     }
 
     /// Claims the renewal that is due; whoever claims it must call [`renew_in`](Self::renew_in).
@@ -171,37 +193,56 @@ impl Hold {
     pub(crate) fn hold_at_most_until(&self, until: Instant) {
         let until = self.shared.nanos(until);
         self.hold_until.fetch_min(until, Ordering::AcqRel);
+        if self.is_taken() {
+            self.hold_for_max_hold();
+        }
         self.shared.look_at(until);
+    }
+
+    /// The bound that `max_hold` sets: the end of a body does not bind a lock that left it.
+    fn hold_for_max_hold(&self) {
+        let until = self.granted_at + self.plan.max_hold;
+        self.hold_until
+            .store(self.shared.nanos(until), Ordering::Release);
     }
 
     /// Moves the right to release; `true` for the one caller that must now release.
     pub(crate) fn begin_release(&self, releaser: Releaser) -> bool {
-        let from = match releaser {
-            Releaser::Layer => LAYER,
-            Releaser::Guard => TAKEN,
+        let (from, to) = match releaser {
+            Releaser::Layer => (LAYER, RELEASED),
+            Releaser::Guard => (TAKEN, TAKEN_RELEASED),
         };
         self.owner
-            .compare_exchange(from, RELEASED, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
     /// Moves the right to release to the handler, once.
     pub(crate) fn take(&self) -> bool {
-        self.owner
+        let taken = self
+            .owner
             .compare_exchange(LAYER, TAKEN, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+            .is_ok();
+        if taken {
+            self.hold_for_max_hold();
+        }
+        taken
     }
 
     pub(crate) fn is_layers(&self) -> bool {
         self.owner.load(Ordering::Acquire) == LAYER
     }
 
+    /// Whether the lock left the middleware, even if it has been released since.
     pub(crate) fn is_taken(&self) -> bool {
-        self.owner.load(Ordering::Acquire) == TAKEN
+        matches!(self.owner.load(Ordering::Acquire), TAKEN | TAKEN_RELEASED)
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        self.owner.load(Ordering::Acquire) == RELEASED
+        matches!(
+            self.owner.load(Ordering::Acquire),
+            RELEASED | TAKEN_RELEASED
+        )
     }
 
     /// Whether the holder may act now.
@@ -229,9 +270,21 @@ impl Hold {
         }
     }
 
-    /// Reports a loss that the manager decides on. A body that nobody polls is closed.
+    /// Lets the next of this process contend for the key: under `Batched`, a holder that does not
+    /// look at its loss would keep it to itself, although its lease ends.
+    pub(crate) fn leave_batch(&self) {
+        let lineage = lock(&self.lineage).take();
+        drop(lineage);
+    }
+
+    /// Reports a loss that the manager decides on.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
+        if self.is_released() {
+            // Its lease may have been handed on.
+            return false;
+        }
         let first = self.lease.dyn_lost().fire(loss);
+        self.leave_batch();
         if first {
             tracing::warn!(
                 target: "tower_lock",

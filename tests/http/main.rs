@@ -1,9 +1,15 @@
 //! The request path over HTTP.
+#![cfg(feature = "axum")]
 
 mod basics;
 mod blocked;
+mod bodies;
 mod bodies_in;
 mod connections;
+mod counting;
+mod disconnect;
+mod drops;
+mod exits;
 mod fairness;
 mod flaky;
 mod floods;
@@ -16,7 +22,11 @@ mod modes;
 mod nesting;
 mod observing;
 mod outages;
+mod placement;
 mod prefer;
+mod readiness;
 mod settings;
 mod shutdown;
 mod support;
+mod upgrades;
+mod waits;

@@ -16,8 +16,9 @@
 //!   meanwhile. A new backend starts from the system clock in microseconds, so tokens also grow
 //!   over a restart, *unless* the system clock was set back by more than the restart took, or
 //!   more tokens than one per microsecond were given since the old backend began. The locks
-//!   themselves end with the process, as their holders do. When moving here from another backend,
-//!   set a floor ([`MemoryBackend::with_token_floor`]).
+//!   themselves end with the process, as their holders do: this much `server_restart` and
+//!   `clock_step` in its capabilities mean. When moving here from another backend, set a floor
+//!   ([`MemoryBackend::with_token_floor`]). Under tokio's paused time the clock is the paused one.
 //! - It does not survive `data_loss` beyond that, and `fail_over` and `partition` do not exist.
 //!
 //! Nothing is left of a key that nobody holds or waits for.
@@ -27,23 +28,24 @@
 //! A waiter whose future is alive but not polled (a `select!` that is busy in another branch)
 //! cannot take what it was handed. Such an offer lapses after 1 s: the key is then offered to
 //! whoever answers a roll call of 50 ms, in queue order, so any number of hung waiters costs
-//! their successors one offer. A hung waiter that wakes up later queues again at the end.
+//! their successors one offer. A hung waiter that wakes up later queues again at the end; if
+//! nobody else wanted the key meanwhile, it claims its offer, and the ttl begins with the claim.
 //!
 //! # The protocol and its invariants
 //!
 //! One mutex per shard guards the keys of that shard; it is never held across an await, and never
 //! while foreign code runs: wakers and loss signals are collected under the lock and fired after
-//! it ([`Effects`](effects::Effects)), losses first.
+//! it (`Effects`), losses first.
 //!
 //! 1. *One truth.* A grant holds its key if and only if it stands in the table: as the slot's
 //!    only grant, or in the room's list of holders. Whatever takes it out marks it ended, in the
 //!    same critical section. So release, renewal, expiry, `force_release` and drop cannot both
 //!    succeed, and a late one finds nothing of its own (musts 1 and 7).
 //! 2. *Holders agree.* The list of holders is empty, one exclusive grant, or shared grants. Every
-//!    grant is made by a function that has just checked [`Room::admits`](room::Room::admits), or
+//!    grant is made by a function that has just checked `Room::admits`, or
 //!    into a slot that was empty or expired.
 //! 3. *No free key with a `Fifo` queue.* Each critical section that takes a holder or a waiter out,
-//!    or puts a waiter in, ends with [`Room::serve`](room::Room::serve), which grants to the head until the
+//!    or puts a waiter in, ends with `Room::serve`, which grants to the head until the
 //!    head must wait. So no wake-up can be lost: a waiter sleeps only in a state in which it has to
 //!    (musts 4 and 5). The exception is a roll call, which every waiter's timer ends.
 //! 4. *Somebody looks.* Every waiter has a timer no later than its deadline, the earliest end of a
@@ -59,6 +61,7 @@
 
 mod effects;
 mod lease;
+mod operate;
 mod room;
 mod slab;
 mod table;
@@ -144,18 +147,20 @@ impl LockBackend for MemoryBackend {
     type Lease = MemoryLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut survives = Faults::default();
-        survives.client_crash = true;
-        survives.server_restart = true;
-        survives.clock_step = true;
-        let mut capabilities = Capabilities::new("memory", Scope::Process);
-        capabilities.fifo = true;
-        capabilities.shared = true;
-        capabilities.consensus = true;
-        capabilities.fencing = true;
-        capabilities.reserves_tokens = true;
-        capabilities.survives = survives;
-        capabilities
+        Capabilities {
+            fifo: true,
+            shared: true,
+            consensus: true,
+            fencing: true,
+            reserves_tokens: true,
+            survives: Faults {
+                client_crash: true,
+                server_restart: true,
+                clock_step: true,
+                ..Faults::default()
+            },
+            ..Capabilities::new("memory", Scope::Process)
+        }
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<MemoryLease, BackendError> {
