@@ -57,7 +57,7 @@ fn counted(chunks: usize) -> (Body, Arc<AtomicUsize>) {
 }
 
 fn body_of(
-    mut next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static,
+    next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static,
 ) -> impl http_body::Body<Data = Bytes, Error = std::convert::Infallible> {
     struct Chunks<F>(F);
     impl<F: FnMut() -> Option<Bytes> + Unpin> futures_core::Stream for Chunks<F> {
@@ -70,7 +70,7 @@ fn body_of(
             std::task::Poll::Ready((self.0)().map(|data| Ok(http_body::Frame::data(data))))
         }
     }
-    StreamBody::new(Chunks(move || next()))
+    StreamBody::new(Chunks(next))
 }
 
 /// The handler gets the identical bytes, in whatever pieces they came; beyond the cap it is a 413,

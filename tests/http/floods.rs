@@ -124,7 +124,7 @@ async fn a_million_keys_leave_nothing() {
         &locks,
         key::from_fn(|parts: &http::request::Parts| {
             let n = parts.extensions.get::<u32>().expect("a number");
-            LockKey::from_values("key", [n.to_le_bytes()])
+            LockKey::new("key", n)
         }),
     );
     let mut service = layer.layer(service_fn(|_: Request<()>| {

@@ -96,10 +96,7 @@ where
         .await;
     assert!(backend.is_empty(), "released on a response and on an error");
     let body = response?.into_body().collect().await;
-    Ok(body
-        .map_err(Into::<BoxError>::into)
-        .expect("a body")
-        .to_bytes())
+    Ok(body.expect("a body").to_bytes())
 }
 
 /// An error that converts to nothing: it passes as it is.
