@@ -1,4 +1,4 @@
-//! Distributed locks for web routes.
+#![doc = include_str!("docs/crate.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
@@ -9,6 +9,7 @@ pub mod contract;
 pub mod error;
 #[cfg(feature = "axum")]
 mod extract;
+pub mod guide;
 pub mod key;
 mod layer;
 pub mod lease;

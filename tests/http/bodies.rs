@@ -59,7 +59,7 @@ fn world(set: impl FnOnce(LockLayer) -> LockLayer) -> World {
     let (bodies, taken) = mpsc::unbounded_channel();
     let handler = post(move || async move {
         let (sender, body) = Channel::<Bytes, BoxError>::new(1);
-        bodies.send(sender).ok().expect("the test listens");
+        assert!(bodies.send(sender).is_ok(), "the test listens");
         Body::new(body)
     });
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))

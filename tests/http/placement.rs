@@ -27,10 +27,14 @@ async fn handler(held: Option<HeldLock>) -> String {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
-    MethodRouteLayer,
-    MethodLayer,
-    RouteLayer,
-    RouterLayer,
+    /// `MethodRouter::route_layer`.
+    OnMethods,
+    /// `MethodRouter::layer`.
+    AroundMethods,
+    /// `Router::route_layer`.
+    OnRoutes,
+    /// `Router::layer`.
+    AroundRouter,
 }
 
 fn app(place: Place, locks: &LockManager) -> Router {
@@ -48,20 +52,20 @@ fn app(place: Place, locks: &LockManager) -> Router {
             .route("/other/{id}", other)
     };
     match place {
-        Place::MethodRouteLayer => app(methods.route_layer(layer)),
-        Place::MethodLayer => app(methods.layer(layer)),
-        Place::RouteLayer => app(methods).route_layer(layer),
-        Place::RouterLayer => app(methods).layer(layer),
+        Place::OnMethods => app(methods.route_layer(layer)),
+        Place::AroundMethods => app(methods.layer(layer)),
+        Place::OnRoutes => app(methods).route_layer(layer),
+        Place::AroundRouter => app(methods).layer(layer),
     }
 }
 
 #[tokio::test]
 async fn requests_without_a_handler_cost_nothing_or_little() {
     for place in [
-        Place::MethodRouteLayer,
-        Place::MethodLayer,
-        Place::RouteLayer,
-        Place::RouterLayer,
+        Place::OnMethods,
+        Place::AroundMethods,
+        Place::OnRoutes,
+        Place::AroundRouter,
     ] {
         for (method, path, status, most) in [
             ("HEAD", "/orders/7", 200, 0),
@@ -87,7 +91,7 @@ async fn requests_without_a_handler_cost_nothing_or_little() {
             let asked = backend.acquires();
             match status {
                 200 => assert_eq!(asked, most, "{what}"),
-                _ if place == Place::MethodRouteLayer => assert_eq!(asked, 0, "{what}"),
+                _ if place == Place::OnMethods => assert_eq!(asked, 0, "{what}"),
                 _ => assert!(asked <= most, "{what}: {asked}"),
             }
             assert!(backend.is_empty(), "{what}");

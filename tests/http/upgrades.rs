@@ -16,7 +16,7 @@ use tokio::{net::TcpStream, sync::mpsc};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_lock::{
-    HeldLock, LockGuard, LockKey, LockLayer, LockManager, LockPolicy, Loss, Wait,
+    AcquireErrorKind, HeldLock, LockGuard, LockKey, LockLayer, LockManager, LockPolicy, Loss, Wait,
     key::{PathKey, from_fn},
 };
 
@@ -156,19 +156,20 @@ async fn a_guard_that_was_taken_lasts_as_long_as_the_socket() {
 async fn shutdown_waits_for_sockets_that_hold_a_lock() {
     let mut world = world(Socket::Takes, HOUR).await;
     let socket = world.connect().await.expect("free");
+    // A waiter that is refused shows that it has begun.
+    let locks = world.locks.clone();
+    let waiter = tokio::spawn(async move {
+        let policy = LockPolicy::new().with_wait(HOUR);
+        locks.acquire(LockKey::new("room", 7), &policy).await
+    });
+    until("it waits", || !world.locks.inspect().waiting.is_empty()).await;
     let locks = world.locks.clone();
     let shutdown = tokio::spawn(async move { locks.shutdown(HOUR).await });
-    // Refused newcomers show that it has begun.
-    until("it drains", || {
-        let policy = LockPolicy::new().with_wait(Wait::Fail);
-        let mut other = Box::pin(world.locks.acquire(LockKey::new("other", 1), &policy));
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        matches!(
-            other.as_mut().poll(&mut cx),
-            std::task::Poll::Ready(Err(e)) if e.kind() == tower_lock::AcquireErrorKind::Draining
-        )
-    })
-    .await;
+    let refused = soon("it drains", waiter).await.expect("no panic");
+    assert_eq!(
+        refused.expect_err("refused").kind(),
+        AcquireErrorKind::Draining
+    );
     assert!(!shutdown.is_finished());
     assert_eq!(world.locks.inspect().held.len(), 1);
 
