@@ -49,3 +49,8 @@ const _: () = {
     send_sync_unpin::<BackendError>();
     send_sync_unpin::<MemoryBackend>();
 };
+
+/// Runs the README's quick start.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

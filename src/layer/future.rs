@@ -127,7 +127,9 @@ where
                             this.state.set(State::Done);
                             return Poll::Ready(Ok(match answer {
                                 Answer::Refusal(response) => response.map(ResponseBody::refusal),
-                                Answer::Foreign(response) => response.map(ResponseBody::foreign),
+                                Answer::Own(response) => {
+                                    response.into_inner().map(ResponseBody::foreign)
+                                }
                             }));
                         }
                         Start::Wait(_) | Start::Taken => unreachable!("it does not wait"),

@@ -1,18 +1,19 @@
 //! From a wish to a guard.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::{
     AcquireError, AcquireErrorKind, Hold, LockGuard, Releaser, Shared,
     batch::Lineage,
     observe::{Observed, Route},
-    plan::Plan,
+    plan::{Plan, lead},
+    worker::in_time,
 };
 use crate::{
     backend::{AcquireRequest, DynLease, Mode, Scope, WaitBound},
-    error::{BackendError, BackendErrorKind},
+    error::BackendErrorKind,
     key::LockKey,
     lease::FencingToken,
 };
@@ -140,7 +141,7 @@ impl Shared {
         let _permit = self.admission.enter(&wish.key, wish.plan.max_waiters)?;
         observed.waiting();
         loop {
-            let suspended_before = self.suspended();
+            let before = self.suspended();
             let granted = match self.draining.run_until_cancelled(self.ask(wish)).await {
                 Some(result) => result?,
                 None => return Err(AcquireError::new(AcquireErrorKind::Draining)),
@@ -148,7 +149,9 @@ impl Shared {
             // A grant that reached this task late is worth nothing to it.
             let lost = granted.lease.dyn_lost().get().is_some();
             let now = Instant::now();
-            if !lost && now + wish.plan.lead() < granted.lease.dyn_valid_until() {
+            if !lost && now + lead(wish.plan.ttl) < granted.lease.dyn_valid_until() {
+                let lineage = granted.lineage.as_ref();
+                let suspended_before = lineage.map_or(before, |l| l.suspended_before);
                 return Ok((granted, suspended_before));
             }
             self.discard(granted);
@@ -182,12 +185,12 @@ impl Shared {
         request: &AcquireRequest,
     ) -> Result<Arc<dyn DynLease>, AcquireError> {
         let answer = self.backend.dyn_acquire(request);
-        let limit = match request.wait {
-            WaitBound::Fail => Instant::now() + self.backend_timeout,
-            WaitBound::Until(deadline) => deadline + self.backend_timeout,
+        let wait = match request.wait {
+            WaitBound::Fail => Duration::ZERO,
+            WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
             WaitBound::Forever => return Ok(answer.await?),
         };
-        within(limit, answer).await
+        Ok(in_time(wait + self.backend_timeout, answer).await?)
     }
 
     fn is_batched(&self, wish: &Wish) -> bool {
@@ -227,15 +230,5 @@ impl Shared {
     fn refused(&self, wish: &Wish, kind: AcquireErrorKind) -> AcquireError {
         Observed::start(&wish.key, &wish.route).refused(kind.as_str(), wish.started.elapsed());
         AcquireError::new(kind)
-    }
-}
-
-async fn within<T>(
-    limit: Instant,
-    answer: impl Future<Output = Result<T, BackendError>>,
-) -> Result<T, AcquireError> {
-    match timeout_at(limit, answer).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(AcquireError::backend("it did not answer in time")),
     }
 }

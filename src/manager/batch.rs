@@ -8,6 +8,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use hashbrown::{HashTable, hash_table::Entry};
@@ -64,6 +65,10 @@ pub(crate) struct Lineage {
     role: Role,
     used: u32,
     limit: u32,
+    /// The lease's, which is the contender's: another route may have another.
+    pub(super) ttl: Duration,
+    /// As in [`Hold::suspended_before`]: it belongs to the lease, not to one of its holders.
+    pub(super) suspended_before: Duration,
 }
 
 impl Batches {
@@ -124,6 +129,7 @@ impl Shared {
                         .plan
                         .request(wish.key.clone(), wish.mode, wish.wait)
                         .with_tokens(wish.plan.batch);
+                    let suspended_before = self.suspended();
                     let lease = self.ask_backend(&request).await?;
                     let limit = wish.plan.batch.min(lease.dyn_reserved_tokens());
                     (
@@ -132,6 +138,8 @@ impl Shared {
                             role,
                             used: 0,
                             limit,
+                            ttl: wish.plan.ttl,
+                            suspended_before,
                         }),
                     )
                 }
@@ -187,38 +195,40 @@ impl Shared {
 
     /// Passes the lock of an ended hold to the next waiter of this process, if its grant still
     /// has a token and time; else returns the release.
-    pub(super) fn end_lineage(&self, hold: &Hold, lineage: Box<Lineage>) -> Option<ReleaseFuture> {
+    pub(super) fn end_lineage(
+        &self,
+        hold: &Hold,
+        mut lineage: Box<Lineage>,
+    ) -> Option<ReleaseFuture> {
         let lease = hold.lease.clone();
         let healthy = lease.dyn_lost().get().is_none()
-            && Instant::now() + hold.plan.ttl / 4 < lease.dyn_valid_until();
+            && Instant::now() + hold.ttl / 4 < lease.dyn_valid_until();
         if healthy {
-            match hand_on(lease.clone(), lineage) {
-                None => return None,
-                Some(lineage) => return Self::release_then(lease, lineage),
-            }
+            lineage.suspended_before = hold.suspended_before();
+            lineage = hand_on(lease.clone(), lineage)?;
         }
-        Self::release_then(lease, lineage)
+        self.release_then(lease, lineage)
     }
 
     /// Releases to the backend, then lets the next waiter contend.
-    fn release_then(lease: Arc<dyn DynLease>, lineage: Box<Lineage>) -> Option<ReleaseFuture> {
-        match lease.dyn_release_now() {
-            Some(_) => None,
-            None => Some(Box::pin(async move {
-                let result = lease.dyn_release().await;
-                drop(lineage);
-                result
-            })),
-        }
+    fn release_then(
+        &self,
+        lease: Arc<dyn DynLease>,
+        lineage: Box<Lineage>,
+    ) -> Option<ReleaseFuture> {
+        let release = self.release(lease)?;
+        Some(Box::pin(async move {
+            let result = release.await;
+            drop(lineage);
+            result
+        }))
     }
 
     /// Gives a grant back that nobody will use.
     pub(super) fn discard(self: &Arc<Self>, granted: Granted) {
-        let lease = granted.lease;
         let release = match granted.lineage {
-            Some(lineage) => Self::release_then(lease, lineage),
-            None if lease.dyn_release_now().is_some() => None,
-            None => Some(lease.dyn_release()),
+            Some(lineage) => self.release_then(granted.lease, lineage),
+            None => self.release(granted.lease),
         };
         if let Some(release) = release {
             self.reap_release(release);
@@ -256,11 +266,10 @@ impl Drop for Handed {
             return;
         };
         let shared = lineage.role.shared.clone();
-        let lineage = match hand_on(lease.clone(), lineage) {
-            None => return,
-            Some(lineage) => lineage,
+        let Some(lineage) = hand_on(lease.clone(), lineage) else {
+            return;
         };
-        if let Some(release) = Shared::release_then(lease, lineage) {
+        if let Some(release) = shared.release_then(lease, lineage) {
             shared.reap_release(release);
         }
     }

@@ -57,10 +57,6 @@ impl AcquireError {
         }
     }
 
-    pub(crate) fn backend(context: &'static str) -> Self {
-        BackendError::new(BackendErrorKind::Unavailable, context).into()
-    }
-
     /// What kind of outcome this is.
     pub fn kind(&self) -> AcquireErrorKind {
         self.kind

@@ -5,9 +5,11 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
+
+use tokio::runtime::Handle;
 
 use super::hold::{Hold, Releaser};
 use crate::{
@@ -98,19 +100,19 @@ impl LockGuard {
             return None;
         }
         let shared = &self.hold.shared;
-        match shared.end_hold(&self.hold) {
-            Some(future) => {
-                let mut releasing = Releasing {
-                    hold: self.hold.clone(),
-                    future: Some(future),
-                };
-                let waker = std::task::Waker::noop();
-                match Pin::new(&mut releasing).poll(&mut Context::from_waker(waker)) {
-                    Poll::Ready(_) => None,
-                    Poll::Pending => Some(releasing),
-                }
-            }
-            None => None,
+        let future = shared.end_hold(&self.hold)?;
+        if Handle::try_current().is_err() {
+            // A response body dropped after its runtime: the lock runtime sends the release.
+            shared.finish_release(self.hold.clone(), future);
+            return None;
+        }
+        let mut releasing = Releasing {
+            hold: self.hold.clone(),
+            future: Some(future),
+        };
+        match Pin::new(&mut releasing).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(_) => None,
+            Poll::Pending => Some(releasing),
         }
     }
 }
@@ -169,6 +171,10 @@ impl Drop for Releasing {
 pub struct HeldLock {
     hold: Arc<Hold>,
     /// How many keys the layer that inserted this one locked.
+    #[cfg_attr(
+        not(feature = "axum"),
+        expect(dead_code, reason = "only extractors ask")
+    )]
     siblings: u32,
     /// The lock that was held before, in this layer or an outer one.
     outer: Option<Arc<HeldLock>>,
@@ -195,6 +201,7 @@ impl HeldLock {
         &self.hold
     }
 
+    #[cfg(feature = "axum")]
     pub(crate) fn siblings(&self) -> u32 {
         self.siblings
     }

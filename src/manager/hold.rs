@@ -11,7 +11,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Shared, batch::Lineage, observe::Observed, plan::Plan};
+use super::{
+    Shared,
+    batch::Lineage,
+    observe::Observed,
+    plan::{Plan, lead},
+};
 use crate::{
     backend::{DynLease, Mode},
     clock,
@@ -44,12 +49,14 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) lease: Arc<dyn DynLease>,
     pub(crate) plan: Arc<Plan>,
+    pub(crate) ttl: Duration,
     /// The place in this process's own queue, under `Batched`.
     pub(crate) lineage: Mutex<Option<Box<Lineage>>>,
     pub(crate) granted_at: Instant,
     pub(crate) waited: Duration,
-    /// How long the machine had been suspended when the request was sent, at least.
-    suspended_before: Duration,
+    /// How long the machine had been suspended when the last acknowledged acquire or renewal was
+    /// sent, at most: nanoseconds.
+    suspended_before: AtomicU64,
     owner: AtomicU8,
     gate: AtomicU8,
     renew_at: AtomicU64,
@@ -98,14 +105,15 @@ impl Hold {
             mode,
             token,
             lease,
+            ttl: lineage.as_ref().map_or(plan.ttl, |l| l.ttl),
             plan,
             lineage: Mutex::new(lineage),
             granted_at: now,
             waited,
-            suspended_before,
+            suspended_before: AtomicU64::new(suspended_before.as_nanos() as u64),
             observed: Mutex::new(Some(observed)),
         };
-        hold.renew_in(hold.plan.ttl / 3, now);
+        hold.renew_in(hold.ttl / 3, now);
         hold
     }
 
@@ -124,7 +132,7 @@ impl Hold {
                 self.shared
                     .nanos(
                         self.ends(suspended)
-                            .checked_sub(self.plan.lead())
+                            .checked_sub(lead(self.ttl))
                             .unwrap_or(self.granted_at),
                     )
                     .min(self.hold_until.load(Ordering::Acquire))
@@ -136,7 +144,7 @@ impl Hold {
     pub(crate) fn loss_due(&self, now: Instant, suspended: Duration) -> Option<Loss> {
         if self.shared.nanos(now) >= self.hold_until.load(Ordering::Acquire) {
             Some(Loss::MaxHold)
-        } else if now + self.plan.lead() >= self.ends(suspended) {
+        } else if now + lead(self.ttl) >= self.ends(suspended) {
             Some(Loss::Expired)
         } else {
             None
@@ -145,9 +153,19 @@ impl Hold {
 
     /// The end of the lease on a clock that counts suspends.
     fn ends(&self, suspended: Duration) -> Instant {
-        let slept = suspended.saturating_sub(self.suspended_before);
+        let slept = suspended.saturating_sub(self.suspended_before());
         let end = self.lease.dyn_valid_until();
         end.checked_sub(slept).unwrap_or(end)
+    }
+
+    pub(crate) fn suspended_before(&self) -> Duration {
+        Duration::from_nanos(self.suspended_before.load(Ordering::Acquire))
+    }
+
+    /// A renewal was acknowledged that was sent when suspends had come to this.
+    pub(crate) fn renewed(&self, suspended_before: Duration) {
+        self.suspended_before
+            .fetch_max(suspended_before.as_nanos() as u64, Ordering::AcqRel);
     }
 
     /// Claims the renewal that is due; whoever claims it must call [`renew_in`](Self::renew_in).

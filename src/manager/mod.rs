@@ -209,7 +209,8 @@ impl LockManager {
     ///
     /// The backend's.
     pub async fn inspect_key(&self, key: &LockKey) -> Result<KeyState, BackendError> {
-        self.shared.backend.dyn_inspect(key).await
+        let shared = &self.shared;
+        worker::in_time(shared.backend_timeout, shared.backend.dyn_inspect(key)).await
     }
 
     /// Takes the key from whoever holds it, here or elsewhere, and tells them. For operators: it
@@ -220,7 +221,12 @@ impl LockManager {
     ///
     /// The backend's.
     pub async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
-        self.shared.backend.dyn_force_release(key).await
+        let shared = &self.shared;
+        worker::in_time(
+            shared.backend_timeout,
+            shared.backend.dyn_force_release(key),
+        )
+        .await
     }
 
     pub(crate) fn plan(&self, policy: &LockPolicy) -> Result<Plan, ConfigError> {

@@ -64,22 +64,22 @@ impl Observed {
         }
     }
 
-    pub(crate) fn refused(&self, reason: &'static str, waited: Duration) {
-        if let Some(span) = &self.span {
+    pub(crate) fn refused(mut self, reason: &'static str, waited: Duration) {
+        if let Some(span) = self.span.take() {
             span.record("lock.wait_ms", millis(waited));
             span.record("lock.outcome", reason);
         }
         #[cfg(feature = "metrics")]
         {
-            let mut labels = self.labels.clone();
+            let mut labels = std::mem::take(&mut self.labels);
             labels.push(metrics::Label::new("reason", reason));
             metrics::counter!("tower_lock_refused_total", labels).increment(1);
         }
     }
 
     /// Released, or lost before.
-    pub(crate) fn ended(&self, held: Duration, loss: Option<Loss>) {
-        if let Some(span) = &self.span {
+    pub(crate) fn ended(mut self, held: Duration, loss: Option<Loss>) {
+        if let Some(span) = self.span.take() {
             span.record("lock.hold_ms", millis(held));
             span.record("lock.outcome", loss.map_or("released", Loss::as_str));
         }
@@ -110,9 +110,13 @@ impl Observed {
     }
 }
 
-#[cfg(feature = "metrics")]
 impl Drop for Observed {
     fn drop(&mut self) {
+        // Neither refused nor ended: its caller left while it waited.
+        if let Some(span) = &self.span {
+            span.record("lock.outcome", "abandoned");
+        }
+        #[cfg(feature = "metrics")]
         self.gauge_end();
     }
 }

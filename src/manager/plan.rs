@@ -54,11 +54,11 @@ impl Plan {
             .with_order(self.order)
             .with_wait(wait)
     }
+}
 
-    /// How long before the end of the lease its holder is told: time to drop the handler.
-    pub(crate) fn lead(&self) -> Duration {
-        (self.ttl / 20).min(Duration::from_millis(100))
-    }
+/// How long before the end of a lease its holder is told: time to drop the handler.
+pub(crate) fn lead(ttl: Duration) -> Duration {
+    (ttl / 20).min(Duration::from_millis(100))
 }
 
 /// The bound of a wait that starts now.

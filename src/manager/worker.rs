@@ -7,18 +7,20 @@
 //! either seen by the scan or lowers it itself, because it is inserted before it looks.
 
 use std::{
+    future::Future,
     sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{Hold, ReleaseFuture, Releaser, Shared};
 use crate::{
+    backend::DynLease,
     clock,
     error::{BackendError, BackendErrorKind},
     lease::Loss,
@@ -100,15 +102,20 @@ impl Shared {
         let lineage = lock(&hold.lineage).take();
         let release = match lineage {
             Some(lineage) => self.end_lineage(hold, lineage),
-            None => match hold.lease.dyn_release_now() {
-                Some(_) => None,
-                None => Some(hold.lease.clone().dyn_release()),
-            },
+            None => self.release(hold.lease.clone()),
         };
         if self.draining.is_cancelled() {
             self.released.notify_waiters();
         }
         release
+    }
+
+    /// Releases to the backend, which has its timeout to confirm; `None` if it is done.
+    pub(super) fn release(&self, lease: Arc<dyn DynLease>) -> Option<ReleaseFuture> {
+        match lease.dyn_release_now() {
+            Some(_) => None,
+            None => Some(Box::pin(in_time(self.backend_timeout, lease.dyn_release()))),
+        }
     }
 
     /// Has the worker look at the registry no later than this.
@@ -187,7 +194,7 @@ impl Shared {
             let due = hold.due(suspended);
             renew_at = renew_at.min(due.renew_at);
             lose_at = lose_at.min(due.lose_at);
-            least_ttl = least_ttl.min(hold.plan.ttl);
+            least_ttl = least_ttl.min(hold.ttl);
         });
         for (hold, loss) in lost {
             self.lose(&hold, loss);
@@ -238,13 +245,20 @@ async fn renew(hold: Arc<Hold>) {
     // A failure is tried again soon: until the lease ends there is time for several.
     let mut plan = Plan {
         hold: &hold,
-        delay: hold.plan.ttl / 12,
+        delay: hold.ttl / 12,
     };
     if hold.is_released() {
         return;
     }
-    match hold.lease.clone().dyn_renew().await {
-        Ok(()) => plan.delay = hold.plan.ttl / 3,
+    let shared = &hold.shared;
+    let suspended_before = shared.suspended();
+    // Another attempt must still fit into the lease.
+    let limit = (hold.ttl / 3).min(shared.backend_timeout);
+    match in_time(limit, hold.lease.clone().dyn_renew()).await {
+        Ok(()) => {
+            hold.renewed(suspended_before);
+            plan.delay = hold.ttl / 3;
+        }
         Err(error) if error.kind() == BackendErrorKind::Lost => {
             if !hold.is_released() {
                 hold.lose(Loss::Revoked);
@@ -268,7 +282,11 @@ async fn see_through(hold: &Hold, mut result: Result<(), BackendError>) {
     {
         sleep(delay.mul_f64(0.5 + fastrand::f64())).await;
         delay = (delay * 2).min(Duration::from_secs(1));
-        result = hold.lease.clone().dyn_release().await;
+        result = in_time(
+            hold.shared.backend_timeout,
+            hold.lease.clone().dyn_release(),
+        )
+        .await;
     }
     if let Err(error) = result {
         tracing::warn!(
@@ -278,4 +296,17 @@ async fn see_through(hold: &Hold, mut result: Result<(), BackendError>) {
             "lock release failed, the lease runs out by itself"
         );
     }
+}
+
+/// A backend's answer, or that there was none in time.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, BackendError> {
+    timeout(limit, answer).await.unwrap_or_else(|_| {
+        Err(BackendError::new(
+            BackendErrorKind::Unavailable,
+            "it did not answer in time",
+        ))
+    })
 }

@@ -1,4 +1,5 @@
 //! The request path over HTTP.
+#![cfg(feature = "axum")]
 
 mod basics;
 mod support;

@@ -33,17 +33,17 @@
 //!
 //! One mutex per shard guards the keys of that shard; it is never held across an await, and never
 //! while foreign code runs: wakers and loss signals are collected under the lock and fired after
-//! it ([`Effects`](effects::Effects)), losses first.
+//! it (`Effects`), losses first.
 //!
 //! 1. *One truth.* A grant holds its key if and only if it stands in the table: as the slot's
 //!    only grant, or in the room's list of holders. Whatever takes it out marks it ended, in the
 //!    same critical section. So release, renewal, expiry, `force_release` and drop cannot both
 //!    succeed, and a late one finds nothing of its own (musts 1 and 7).
 //! 2. *Holders agree.* The list of holders is empty, one exclusive grant, or shared grants. Every
-//!    grant is made by a function that has just checked [`Room::admits`](room::Room::admits), or
+//!    grant is made by a function that has just checked `Room::admits`, or
 //!    into a slot that was empty or expired.
 //! 3. *No free key with a `Fifo` queue.* Each critical section that takes a holder or a waiter out,
-//!    or puts a waiter in, ends with [`Room::serve`](room::Room::serve), which grants to the head until the
+//!    or puts a waiter in, ends with `Room::serve`, which grants to the head until the
 //!    head must wait. So no wake-up can be lost: a waiter sleeps only in a state in which it has to
 //!    (musts 4 and 5). The exception is a roll call, which every waiter's timer ends.
 //! 4. *Somebody looks.* Every waiter has a timer no later than its deadline, the earliest end of a
@@ -144,17 +144,18 @@ impl LockBackend for MemoryBackend {
     type Lease = MemoryLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut survives = Faults::default();
-        survives.client_crash = true;
-        survives.server_restart = true;
-        survives.clock_step = true;
         let mut capabilities = Capabilities::new("memory", Scope::Process);
         capabilities.fifo = true;
         capabilities.shared = true;
         capabilities.consensus = true;
         capabilities.fencing = true;
         capabilities.reserves_tokens = true;
-        capabilities.survives = survives;
+        capabilities.survives = Faults {
+            client_crash: true,
+            server_restart: true,
+            clock_step: true,
+            ..Faults::default()
+        };
         capabilities
     }
 

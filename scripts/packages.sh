@@ -1,0 +1,30 @@
+# Sourced by the scripts beside this file: installs system packages that are missing.
+#
+#   need "command:package" ...
+#
+# A package is installed only where its command is not found. In a bare "command" the two have
+# the same name.
+
+need() {
+    local entry missing=()
+    for entry in "$@"; do
+        # Servers live in sbin, which is not in everybody's PATH.
+        if ! PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null; then
+            missing+=("${entry#*:}")
+        fi
+    done
+    ((${#missing[@]})) || return 0
+
+    if ! command -v apt-get >/dev/null; then
+        echo "Missing: ${missing[*]}. There is no apt-get here, so install them by hand." >&2
+        return 1
+    fi
+    if ((EUID != 0)); then
+        echo "Missing: ${missing[*]}. Run as root, or: sudo apt-get install ${missing[*]}" >&2
+        return 1
+    fi
+    echo "Installing ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+}
