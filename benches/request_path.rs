@@ -25,8 +25,9 @@ use tower_lock::{
 use self::support::{
     Candidate, Effort, current_thread, medians, ns, ratio,
     services::{
-        HandWritten, Noop, Plain, app, app_request, bare_app, hand_written_by_header, hand_written_by_path,
-        lock_by_header, lock_by_path, manager, patient, plain_request, quick, yielding,
+        HandWritten, Noop, Plain, app, app_request, bare_app, hand_written_by_header,
+        hand_written_by_path, lock_by_header, lock_by_path, manager, patient, plain_request, quick,
+        yielding,
     },
     table,
 };
@@ -34,7 +35,11 @@ use self::support::{
 fn main() {
     let effort = Effort::from_args();
     let args: Vec<String> = std::env::args().collect();
-    let after = |name| args.iter().position(|a| a == name).map(|at| &args[at + 1..]);
+    let after = |name| {
+        args.iter()
+            .position(|a| a == name)
+            .map(|at| &args[at + 1..])
+    };
     if let Some([which, times, ..]) = after("--only") {
         let times = times.parse().expect("a number of requests");
         return only(which, times);
@@ -138,10 +143,7 @@ fn request_on_tower<'a>(runtime: &'a Runtime, name: &str) -> Box<dyn FnMut() + '
         BARE => run(runtime, Plain),
         NOOP => run(runtime, Noop.layer(Plain)),
         HAND => run(runtime, hand_written_by_header().layer(Plain)),
-        LOCK => run(
-            runtime,
-            lock_by_header(&manager(), patient()).layer(Plain),
-        ),
+        LOCK => run(runtime, lock_by_header(&manager(), patient()).layer(Plain)),
         _ => panic!("no candidate is called {name}"),
     }
 }
@@ -190,7 +192,9 @@ fn contended(effort: Effort) {
             .collect();
         let found = medians(rounds, times, &mut candidates);
         overhead(
-            &format!("{TASKS} tasks on one key, {threads} worker thread(s); the no-op does not lock"),
+            &format!(
+                "{TASKS} tasks on one key, {threads} worker thread(s); the no-op does not lock"
+            ),
             &candidates,
             &found,
             0,
@@ -471,7 +475,11 @@ fn keys(effort: Effort) {
     let head: Vec<String> = counts.iter().map(|n| format!("{n} keys")).collect();
     let mut columns = vec![""];
     columns.extend(head.iter().map(String::as_str));
-    table("Acquire and release by the number of keys, ns", &columns, &rows);
+    table(
+        "Acquire and release by the number of keys, ns",
+        &columns,
+        &rows,
+    );
 }
 
 /// Requests of one candidate and nothing else, for a profiler.

@@ -85,11 +85,19 @@ where
         S::Future: Send + 'static,
         R: Body,
     {
-        Self {
-            state: State::Waiting {
+        let state = match start {
+            Start::Run(request, session) => State::Readying {
+                inner,
+                request: Some(request),
+                session,
+            },
+            start => State::Waiting {
                 start,
                 inner: Some(inner),
             },
+        };
+        Self {
+            state,
             detach: detach.then_some(finish_detached::<S::Future, R, S::Error>),
         }
     }

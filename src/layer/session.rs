@@ -11,7 +11,7 @@ use http_body::Body;
 use tokio::time::Instant;
 
 use super::{
-    config::{Config, Terms},
+    config::{Config, Terms, Told},
     refuse::tell_applied,
     watch::BodyEndWatch,
 };
@@ -20,7 +20,10 @@ use crate::{
     error::BoxError,
     key::LockKey,
     lease::Loss,
-    manager::{HeldLock, LockGuard, Releasing, observe::count_body_outlived},
+    manager::{
+        HeldLock, Hold, LockGuard, Releasing,
+        observe::{Route, count_body_outlived},
+    },
     policy::{OnLost, ReleaseOn},
     web::{RefusalKind, ResponseBody},
 };
@@ -29,7 +32,8 @@ use crate::{
 pub(super) struct Session {
     config: Arc<Config>,
     guards: Guards,
-    terms: Terms,
+    told: Told,
+    route: Route,
     /// A copy of the head, only where `on_refuse` would want it for a loss.
     parts: Option<Box<Parts>>,
 }
@@ -70,7 +74,8 @@ impl Session {
         Self {
             config,
             guards,
-            terms,
+            told: terms.told,
+            route: terms.route,
             parts,
         }
     }
@@ -88,16 +93,20 @@ impl Session {
             parts.extensions.insert(outer.clone());
             return;
         }
-        let mut holds: Vec<_> = guards
+        let holds = guards
             .iter()
             .map(|g| g.hold())
-            .chain(reused.iter().map(HeldLock::hold))
-            .collect();
-        if holds.len() > 1 {
+            .chain(reused.iter().map(HeldLock::hold));
+        let mut link = |hold: &Arc<Hold>| {
+            let around = outer.take().map(Arc::new);
+            outer = Some(HeldLock::link(hold.clone(), siblings, around));
+        };
+        if siblings == 1 {
+            holds.for_each(&mut link);
+        } else {
+            let mut holds: Vec<_> = holds.collect();
             holds.sort_by(|a, b| a.key.cmp(&b.key));
-        }
-        for hold in holds.into_iter().rev() {
-            outer = Some(HeldLock::link(hold.clone(), siblings, outer.map(Arc::new)));
+            holds.into_iter().rev().for_each(&mut link);
         }
         if let Some(held) = outer {
             parts.extensions.insert(held);
@@ -145,7 +154,7 @@ impl Session {
                 return Finished::Respond(self.aborted(loss, &key));
             }
         }
-        tell_applied(response.headers_mut(), self.terms.applied);
+        tell_applied(response.headers_mut(), self.told.applied);
         if !self.holds_any() {
             return Finished::Respond(response.map(ResponseBody::inner));
         }
@@ -206,8 +215,7 @@ impl Session {
         self.config.lost(
             self.parts.as_deref(),
             key.namespace(),
-            self.terms.grpc.clone(),
-            self.terms.applied,
+            self.told.clone(),
             loss,
         )
     }
@@ -217,7 +225,7 @@ impl Session {
             return;
         }
         for guard in self.guards.layers() {
-            count_body_outlived(guard.key().namespace(), &self.terms.route);
+            count_body_outlived(guard.key().namespace(), &self.route);
         }
         if self.config.stats.first_outlived() {
             tracing::warn!(
