@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
+use tokio::time::Instant;
 
 use super::config::{Config, Terms, Told};
 use crate::{
@@ -108,7 +109,7 @@ impl Config {
                     tracing::warn!(
                         target: "tower_lock",
                         waited_for = key.namespace(),
-                        held_ms = holder.granted_at.elapsed().as_millis() as u64,
+                        held_ms = holder.held_for(Instant::now()).as_millis() as u64,
                         "a request timed out waiting for a lock that this process holds: \
                          does the holder call this service again?"
                     );

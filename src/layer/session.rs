@@ -118,16 +118,25 @@ impl Session {
     }
 
     /// Whether the handler must be dropped because a lock of it is lost.
-    pub(super) fn poll_abort(&self, cx: &mut Context<'_>) -> Poll<(Loss, LockKey)> {
+    pub(super) fn abort(&self) -> Option<(Loss, LockKey)> {
+        self.find_lost(|hold| hold.lease.dyn_lost().get())
+    }
+
+    /// As [`abort`](Self::abort); if not, the task is woken when that changes.
+    pub(super) fn poll_abort(&self, cx: &mut Context<'_>) -> Option<(Loss, LockKey)> {
+        self.find_lost(|hold| match hold.lease.dyn_lost().poll_holder(cx) {
+            Poll::Ready(loss) => Some(loss),
+            Poll::Pending => None,
+        })
+    }
+
+    fn find_lost(&self, mut lost: impl FnMut(&Hold) -> Option<Loss>) -> Option<(Loss, LockKey)> {
         if self.config.policy.on_lost() != OnLost::Abort {
-            return Poll::Pending;
+            return None;
         }
-        for guard in self.guards.layers() {
-            if let Poll::Ready(loss) = guard.hold().lease.dyn_lost().poll_holder(cx) {
-                return Poll::Ready((loss, guard.key().clone()));
-            }
-        }
-        Poll::Pending
+        self.guards
+            .layers()
+            .find_map(|guard| Some((lost(guard.hold())?, guard.key().clone())))
     }
 
     /// The answer after an abort; the handler is dropped by now.
@@ -143,16 +152,10 @@ impl Session {
         R: Body,
     {
         let now = Instant::now();
-        if self.config.policy.on_lost() == OnLost::Abort {
-            // The lease may have ended while the handler's last poll ran.
-            let lost = self
-                .guards
-                .layers()
-                .find_map(|guard| Some((guard.hold().loss_at_end(now)?, guard.key().clone())));
-            if let Some((loss, key)) = lost {
-                drop(response);
-                return Finished::Respond(self.aborted(loss, &key));
-            }
+        // The lease may have ended while the handler's last poll ran.
+        if let Some((loss, key)) = self.find_lost(|hold| hold.loss_at_end(now)) {
+            drop(response);
+            return Finished::Respond(self.aborted(loss, &key));
         }
         tell_applied(response.headers_mut(), self.told.applied);
         if !self.holds_any() {
@@ -172,7 +175,7 @@ impl Session {
             ReleaseOn::HeadConfirmed => {
                 let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
-                let releasing = self.release_now();
+                let releasing = self.release_at(now);
                 if releasing.is_empty() {
                     Finished::Respond(response)
                 } else {
@@ -183,7 +186,7 @@ impl Session {
                 let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
                 // Sent; what is not confirmed is the reaper's.
-                drop(self.release_now());
+                drop(self.release_at(now));
                 Finished::Respond(response)
             }
         }
@@ -203,9 +206,13 @@ impl Session {
     }
 
     fn release_now(&self) -> Vec<Releasing> {
+        self.release_at(Instant::now())
+    }
+
+    fn release_at(&self, now: Instant) -> Vec<Releasing> {
         let mut releasing = Vec::new();
         for guard in self.guards.layers() {
-            self.config.stats.record(guard.hold().granted_at.elapsed());
+            self.config.stats.record(guard.hold().held_for(now));
             releasing.extend(guard.start_release());
         }
         releasing

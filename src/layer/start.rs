@@ -124,7 +124,7 @@ fn one(config: &Arc<Config>, parts: &mut Parts, key: LockKey) -> Way {
         }
     }
     let wish = config.wish(key, &terms);
-    match config.manager.shared().try_now(&wish) {
+    match config.manager.shared().try_now(&wish, terms.started) {
         Some(Ok(guard)) => {
             let session = show(config, parts, Guards::One(guard), Vec::new(), terms);
             Way::Run(Some(session))

@@ -202,7 +202,7 @@ impl Shared {
     ) -> Option<ReleaseFuture> {
         let lease = hold.lease.clone();
         let healthy = lease.dyn_lost().get().is_none()
-            && Instant::now() + hold.ttl / 4 < lease.dyn_valid_until();
+            && Instant::now() + hold.ttl() / 4 < lease.dyn_valid_until();
         if healthy {
             lineage.suspended_before = hold.suspended_before();
             lineage = hand_on(lease.clone(), lineage)?;
