@@ -46,10 +46,10 @@ impl LockKey {
     /// with a hash if too long, so that it stays unambiguous. (The ready-made extractors refuse
     /// any other when they are built.)
     pub fn new(namespace: &str, value: impl fmt::Display) -> Self {
-        let mut text = String::new();
-        // Writing to a String fails only if the Display itself does; what it wrote still counts.
+        let mut text = Scratch::new();
+        // Writing fails only if the Display itself does; what it wrote still counts.
         let _ = write!(text, "{value}");
-        Self::from_values(namespace, [text])
+        Self::from_values(namespace, [text.bytes()])
     }
 
     /// A key of several values, in this order; of none, for a lock of the namespace itself.
@@ -86,6 +86,48 @@ impl LockKey {
     /// A hash for tables of this process, computed once; differs between processes.
     pub(crate) fn hash64(&self) -> u64 {
         self.hash
+    }
+}
+
+/// A formatted value, without an allocation if it is short, as a number or a UUID is.
+struct Scratch {
+    short: [u8; 40],
+    len: usize,
+    /// The whole of it, once it is longer; else empty.
+    long: Vec<u8>,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            short: [0; 40],
+            len: 0,
+            long: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.long.is_empty() {
+            &self.short[..self.len]
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl fmt::Write for Scratch {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let end = self.len + part.len();
+        if self.long.is_empty() && end <= self.short.len() {
+            self.short[self.len..end].copy_from_slice(part.as_bytes());
+            self.len = end;
+            return Ok(());
+        }
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.len]);
+        }
+        self.long.extend_from_slice(part.as_bytes());
+        Ok(())
     }
 }
 

@@ -101,8 +101,8 @@ impl Shared {
     ) -> Result<LockGuard, AcquireError> {
         let mut observed = Observed::start(&wish.key, &wish.route);
         match self.acquire_waiting(&wish, &mut observed).await {
-            Ok((granted, suspended_before)) => {
-                Ok(self.grant(&wish, granted, Instant::now(), suspended_before, observed))
+            Ok((granted, now, suspended_before)) => {
+                Ok(self.grant(&wish, granted, now, suspended_before, observed))
             }
             Err(error) => {
                 observed.refused(error.kind().as_str(), wish.started.elapsed());
@@ -136,7 +136,7 @@ impl Shared {
         self: &Arc<Self>,
         wish: &Wish,
         observed: &mut Observed,
-    ) -> Result<(Granted, Duration), AcquireError> {
+    ) -> Result<(Granted, Instant, Duration), AcquireError> {
         if self.draining.is_cancelled() {
             return Err(AcquireError::new(AcquireErrorKind::Draining));
         }
@@ -154,7 +154,7 @@ impl Shared {
             if !lost && now + lead(wish.plan.ttl) < granted.lease.dyn_valid_until() {
                 let lineage = granted.lineage.as_ref();
                 let suspended_before = lineage.map_or(before, |l| l.suspended_before);
-                return Ok((granted, suspended_before));
+                return Ok((granted, now, suspended_before));
             }
             self.discard(granted);
             let timed_out = match wish.wait {
@@ -187,6 +187,10 @@ impl Shared {
         request: &AcquireRequest,
     ) -> Result<Arc<dyn DynLease>, AcquireError> {
         let answer = self.backend.dyn_acquire(request);
+        if self.capabilities.scope == Scope::Process {
+            // Nothing lies between that could be silent, and a second timer costs.
+            return Ok(answer.await?);
+        }
         let wait = match request.wait {
             WaitBound::Fail => Duration::ZERO,
             WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
