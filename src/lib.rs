@@ -1,11 +1,15 @@
-//! Distributed locks for web routes.
+#![doc = include_str!("docs/crate.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
 mod clock;
+#[cfg(feature = "contract-tests")]
+#[cfg_attr(docsrs, doc(cfg(feature = "contract-tests")))]
+pub mod contract;
 pub mod error;
 #[cfg(feature = "axum")]
 mod extract;
+pub mod guide;
 pub mod key;
 mod layer;
 pub mod lease;

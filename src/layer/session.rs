@@ -24,7 +24,7 @@ use crate::{
         HeldLock, Hold, LockGuard, Releasing,
         observe::{Route, count_body_outlived},
     },
-    policy::{OnLost, ReleaseOn},
+    policy::{OnDisconnect, OnLost, ReleaseOn},
     web::{RefusalKind, ResponseBody},
 };
 
@@ -36,6 +36,8 @@ pub(super) struct Session {
     route: Route,
     /// A copy of the head, only where `on_refuse` would want it for a loss.
     parts: Option<Box<Parts>>,
+    /// The locks of the outer layers, only where the handler may be detached.
+    outer: Option<HeldLock>,
 }
 
 /// Most requests lock one key, and pay for no `Vec`.
@@ -54,6 +56,11 @@ impl Guards {
         }
     }
 
+    /// Those whose loss is the layer's to see. A shutdown may have released them.
+    fn not_taken(&self) -> impl Iterator<Item = &LockGuard> {
+        self.as_slice().iter().filter(|g| !g.hold().is_taken())
+    }
+
     /// Those whose release is still the layer's: the handler has not taken them.
     fn layers(&self) -> impl Iterator<Item = &LockGuard> {
         self.as_slice().iter().filter(|g| g.hold().is_layers())
@@ -70,8 +77,13 @@ pub(super) enum Finished<R> {
 
 impl Session {
     pub(super) fn new(config: Arc<Config>, guards: Guards, terms: Terms, parts: &Parts) -> Self {
+        let outer = match config.policy.on_disconnect() {
+            OnDisconnect::Detach => parts.extensions.get::<HeldLock>().cloned(),
+            OnDisconnect::Cancel => None,
+        };
         let parts = config.on_refuse.is_some().then(|| Box::new(parts.clone()));
         Self {
+            outer,
             config,
             guards,
             told: terms.told,
@@ -135,8 +147,16 @@ impl Session {
             return None;
         }
         self.guards
-            .layers()
+            .not_taken()
             .find_map(|guard| Some((lost(guard.hold())?, guard.key().clone())))
+    }
+
+    /// Takes the locks of the outer layers along with a handler that is detached: they end with
+    /// it, and not with the outer layers' futures, which are being dropped.
+    pub(super) fn take_outer(&mut self) -> Vec<LockGuard> {
+        let outer = self.outer.take();
+        let chain = outer.iter().flat_map(HeldLock::chain);
+        chain.filter_map(HeldLock::take_guard).collect()
     }
 
     /// The answer after an abort; the handler is dropped by now.

@@ -19,10 +19,6 @@ use crate::{
 };
 
 /// How far a request has come.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the usual one, moved twice"
-)]
 pub(super) enum Start<B> {
     /// To the handler, with its locks if it has any.
     Run(Request<B>, Option<Session>),
