@@ -98,9 +98,7 @@ impl Shared {
     /// Ends a hold whose right to release was claimed; returns what is left to await.
     pub(super) fn end_hold(&self, hold: &Hold) -> Option<ReleaseFuture> {
         self.registry.remove(hold);
-        hold.observe_end();
-        let lineage = lock(&hold.lineage).take();
-        let release = match lineage {
+        let release = match hold.end() {
             Some(lineage) => self.end_lineage(hold, lineage),
             None => self.release(hold.lease.clone()),
         };
@@ -202,7 +200,7 @@ impl Shared {
             let due = hold.due(suspended);
             renew_at = renew_at.min(due.renew_at);
             lose_at = lose_at.min(due.lose_at);
-            least_ttl = least_ttl.min(hold.ttl);
+            least_ttl = least_ttl.min(hold.ttl());
         };
         self.registry.for_each(|hold| contain(|| scan(hold)));
         for (hold, loss) in lost {
@@ -257,7 +255,7 @@ async fn renew(hold: Arc<Hold>) {
     // A failure is tried again soon: until the lease ends there is time for several.
     let mut plan = Plan {
         hold: &hold,
-        delay: hold.ttl / 12,
+        delay: hold.ttl() / 12,
     };
     if hold.is_released() {
         return;
@@ -265,11 +263,11 @@ async fn renew(hold: Arc<Hold>) {
     let shared = &hold.shared;
     let suspended_before = shared.suspended();
     // Another attempt must still fit into the lease.
-    let limit = (hold.ttl / 3).min(shared.backend_timeout);
+    let limit = (hold.ttl() / 3).min(shared.backend_timeout);
     match in_time(limit, hold.lease.clone().dyn_renew()).await {
         Ok(()) => {
             hold.renewed(suspended_before);
-            plan.delay = hold.ttl / 3;
+            plan.delay = hold.ttl() / 3;
         }
         Err(error) if error.kind() == BackendErrorKind::Lost => {
             if !hold.is_released() {
