@@ -38,7 +38,8 @@ impl Config {
         self.log(error, key, parts);
         let kind = match error.kind() {
             AcquireErrorKind::Contended => RefusalKind::LockBusy,
-            AcquireErrorKind::WaitTimedOut => RefusalKind::LockTimeout,
+            // It lost its place, and the handler never ran: the same to the client.
+            AcquireErrorKind::WaitTimedOut | AcquireErrorKind::Lost => RefusalKind::LockTimeout,
             AcquireErrorKind::TooManyWaiters => RefusalKind::TooManyWaiters,
             AcquireErrorKind::Overloaded => RefusalKind::Overloaded,
             AcquireErrorKind::Draining => RefusalKind::Draining,

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::BoxError,
     key::{BodyKeyExtractor, ExtractResult, Extraction, KeyExtractor, LockKey, LockKeys},
-    manager::{AcquireErrorKind, HeldLock, LockGuard, Wish},
+    manager::{AcquireErrorKind, HeldLock, Wish},
     web::{Refusal, RequestBody, buffer},
 };
 
@@ -163,51 +163,25 @@ fn go<B: Send + 'static>(config: &Arc<Config>, mut parts: Parts, body: B, way: W
 
 /// Several keys, already in canonical order so that two requests never wait for each other; all or none.
 async fn many(config: &Arc<Config>, parts: &mut Parts, keys: Vec<LockKey>, terms: Terms) -> Way {
-    let mut guards: Vec<LockGuard> = Vec::with_capacity(keys.len());
-    let mut reused: Vec<HeldLock> = Vec::new();
+    let mut reused = Vec::new();
+    let mut wishes = Vec::with_capacity(keys.len());
     for key in keys {
-        let answer = match reentry(config, parts, &key, terms.mode) {
-            Reentry::Reuse(held) => {
-                reused.push(held);
-                continue;
+        match reentry(config, parts, &key, terms.mode) {
+            Reentry::Reuse(held) => reused.push(held),
+            Reentry::None => wishes.push(config.wish(key, &terms)),
+            Reentry::Refuse(kind) => {
+                let told = terms.told.clone();
+                let response = config.refuse_kind(kind, key.namespace(), told, Some(parts));
+                return Way::Answer(Answer::Refusal(response));
             }
-            Reentry::Refuse(kind) => Answer::Refusal(config.refuse_kind(
-                kind,
-                key.namespace(),
-                terms.told.clone(),
-                Some(parts),
-            )),
-            Reentry::None => {
-                let wish = config.wish(key.clone(), &terms);
-                match config.manager.shared().acquire(wish).await {
-                    Ok(guard) => {
-                        guards.push(guard);
-                        continue;
-                    }
-                    Err(error) => {
-                        // All or nothing: what is held must be free before the answer goes out.
-                        release_all(guards).await;
-                        return failed(config, parts, &error, &key, terms);
-                    }
-                }
-            }
-        };
-        release_all(guards).await;
-        return Way::Answer(answer);
+        }
     }
-    Way::Run(Some(show(
-        config,
-        parts,
-        Guards::Many(guards),
-        reused,
-        terms,
-    )))
-}
-
-async fn release_all(mut guards: Vec<LockGuard>) {
-    while let Some(guard) = guards.pop() {
-        // A failure is the reaper's to repeat; the client needs the first error.
-        let _ = guard.release().await;
+    match config.manager.shared().acquire_all(wishes).await {
+        Ok(guards) => {
+            let guards = Guards::Many(guards);
+            Way::Run(Some(show(config, parts, guards, reused, terms)))
+        }
+        Err((key, error)) => failed(config, parts, &error, &key, terms),
     }
 }
 

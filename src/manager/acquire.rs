@@ -1,6 +1,9 @@
 //! From a wish to a guard.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::{Instant, sleep};
 
@@ -49,9 +52,6 @@ impl Shared {
         if self.capabilities.scope != Scope::Process || self.is_batched(wish) {
             return None;
         }
-        if self.draining.is_cancelled() {
-            return Some(Err(self.refused(wish, AcquireErrorKind::Draining)));
-        }
         let suspended_before = self.suspended();
         let request = wish
             .plan
@@ -64,13 +64,7 @@ impl Shared {
                     lineage: None,
                 };
                 let observed = Observed::start(&wish.key, &wish.route);
-                Some(Ok(self.grant(
-                    wish,
-                    granted,
-                    now,
-                    suspended_before,
-                    observed,
-                )))
+                Some(self.grant(wish, granted, now, suspended_before, observed))
             }
             Err(error)
                 if error.kind() == BackendErrorKind::Contended && wish.wait != WaitBound::Fail =>
@@ -102,7 +96,7 @@ impl Shared {
         let mut observed = Observed::start(&wish.key, &wish.route);
         match self.acquire_waiting(&wish, &mut observed).await {
             Ok((granted, now, suspended_before)) => {
-                Ok(self.grant(&wish, granted, now, suspended_before, observed))
+                self.grant(&wish, granted, now, suspended_before, observed)
             }
             Err(error) => {
                 observed.refused(error.kind().as_str(), wish.started.elapsed());
@@ -111,25 +105,39 @@ impl Shared {
         }
     }
 
-    /// Acquires all, in the order given, or none.
+    /// Acquires all, in the order given, or none: what is held is free again before the error,
+    /// which names the key, is returned.
     pub(crate) async fn acquire_all(
         self: &Arc<Self>,
         wishes: impl IntoIterator<Item = Wish>,
-    ) -> Result<Vec<LockGuard>, AcquireError> {
-        let mut guards = Vec::new();
+    ) -> Result<Vec<LockGuard>, (LockKey, AcquireError)> {
+        let mut guards: Vec<LockGuard> = Vec::new();
+        let mut failed = None;
         for wish in wishes {
+            let key = wish.key.clone();
             match self.acquire(wish).await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    while let Some(guard) = guards.pop() {
-                        // Its failure is the reaper's to finish; the caller needs the first error.
-                        let _ = guard.release().await;
-                    }
-                    return Err(error);
+                    failed = Some((key, error));
+                    break;
                 }
             }
         }
-        Ok(guards)
+        // The first ones may have been lost while the last ones were waited for.
+        if failed.is_none()
+            && let Some(lost) = guards.iter().find(|guard| !guard.is_held())
+        {
+            let error = AcquireError::new(AcquireErrorKind::Lost);
+            failed = Some((lost.key().clone(), error));
+        }
+        let Some(failed) = failed else {
+            return Ok(guards);
+        };
+        while let Some(guard) = guards.pop() {
+            // Its failure is the reaper's to finish; the caller needs the first error.
+            let _ = guard.release().await;
+        }
+        Err(failed)
     }
 
     async fn acquire_waiting(
@@ -140,7 +148,7 @@ impl Shared {
         if self.draining.is_cancelled() {
             return Err(AcquireError::new(AcquireErrorKind::Draining));
         }
-        let _permit = self.admission.enter(&wish.key, wish.plan.max_waiters)?;
+        let _permit = Permit::new(self, wish)?;
         observed.waiting();
         let mut pause = Duration::from_millis(5);
         loop {
@@ -223,7 +231,7 @@ impl Shared {
         now: Instant,
         suspended_before: Duration,
         mut observed: Observed,
-    ) -> LockGuard {
+    ) -> Result<LockGuard, AcquireError> {
         let waited = now.saturating_duration_since(wish.started);
         observed.granted(waited);
         let hold = Arc::new(Hold::new(
@@ -243,11 +251,33 @@ impl Shared {
         self.registry.insert(hold.clone());
         let due = hold.due(suspended_before);
         self.look_at(due.renew_at.min(due.lose_at));
-        LockGuard::new(hold, wish.releaser)
+        let guard = LockGuard::new(hold, wish.releaser);
+        // Registered first, then asked: a shutdown either sees this lock or is seen here.
+        if self.closing.load(Ordering::SeqCst) {
+            drop(guard);
+            return Err(AcquireError::new(AcquireErrorKind::Draining));
+        }
+        Ok(guard)
     }
+}
 
-    fn refused(&self, wish: &Wish, kind: AcquireErrorKind) -> AcquireError {
-        Observed::start(&wish.key, &wish.route).refused(kind.as_str(), wish.started.elapsed());
-        AcquireError::new(kind)
+/// One admitted waiter.
+struct Permit<'a> {
+    shared: &'a Shared,
+    key: &'a LockKey,
+}
+
+impl<'a> Permit<'a> {
+    fn new(shared: &'a Shared, wish: &'a Wish) -> Result<Self, AcquireError> {
+        let key = &wish.key;
+        shared.admission.enter(key, wish.plan.max_waiters)?;
+        Ok(Self { shared, key })
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.shared.admission.leave(self.key);
+        self.shared.tell_shutdown();
     }
 }

@@ -1,7 +1,7 @@
 //! How many wait: bounded per key and per manager, so that a hot key cannot fill the process.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -37,12 +37,8 @@ impl Admission {
         }
     }
 
-    /// Admits one more waiter until the permit is dropped.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        key: &LockKey,
-        max_per_key: usize,
-    ) -> Result<Permit, Full> {
+    /// Admits one more waiter, who must [`leave`](Self::leave).
+    pub(crate) fn enter(&self, key: &LockKey, max_per_key: usize) -> Result<(), Full> {
         let mut shard = self.shard(key);
         let entry = shard.entry(key.hash64(), |(k, _)| k == key, |(k, _)| k.hash64());
         if let Entry::Occupied(occupied) = &entry
@@ -57,10 +53,7 @@ impl Admission {
         entry
             .and_modify(|(_, n)| *n += 1)
             .or_insert_with(|| (key.clone(), 1));
-        Ok(Permit {
-            admission: self.clone(),
-            key: key.clone(),
-        })
+        Ok(())
     }
 
     /// How many wait for this key.
@@ -91,7 +84,8 @@ impl Admission {
         lock(&self.shards[(key.hash64() >> 32) as usize % SHARDS])
     }
 
-    fn leave(&self, key: &LockKey) {
+    /// One admitted waiter is gone.
+    pub(crate) fn leave(&self, key: &LockKey) {
         let mut shard = self.shard(key);
         if let Ok(mut entry) = shard.find_entry(key.hash64(), |(k, _)| k == key) {
             entry.get_mut().1 -= 1;
@@ -104,18 +98,5 @@ impl Admission {
         }
         drop(shard);
         self.total.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One admitted waiter.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    admission: Arc<Admission>,
-    key: LockKey,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.admission.leave(&self.key);
     }
 }

@@ -1,7 +1,10 @@
 //! A manager's settings.
 
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -104,7 +107,7 @@ impl LockManagerBuilder {
             backend: self.backend,
             single_instance: self.single_instance,
             backend_timeout: self.backend_timeout,
-            admission: Arc::new(Admission::new(self.max_waiters)),
+            admission: Admission::new(self.max_waiters),
             registry: Registry::new(),
             batches: Batches::new(),
             base: Instant::now(),
@@ -114,6 +117,7 @@ impl LockManagerBuilder {
             wake: wake.clone(),
             reap: Mutex::default(),
             releases: TaskTracker::new(),
+            closing: AtomicBool::new(false),
             draining: CancellationToken::new(),
             released: Notify::new(),
             runtime: runtime.clone(),

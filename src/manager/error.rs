@@ -21,6 +21,8 @@ pub enum AcquireErrorKind {
     Draining,
     /// The backend could not be reached, did not answer in time, or refused to work.
     BackendUnavailable,
+    /// Of several keys, one was lost again while the others were waited for.
+    Lost,
     /// The policy asks for what the backend cannot do.
     Config,
 }
@@ -35,6 +37,7 @@ impl AcquireErrorKind {
             Self::Overloaded => "overloaded",
             Self::Draining => "draining",
             Self::BackendUnavailable => "backend_unavailable",
+            Self::Lost => "lost",
             Self::Config => "config",
         }
     }
@@ -83,6 +86,7 @@ impl fmt::Display for AcquireError {
             AcquireErrorKind::Overloaded => "too many wait in this process",
             AcquireErrorKind::Draining => "the lock manager is shutting down",
             AcquireErrorKind::BackendUnavailable => "the lock backend is unavailable",
+            AcquireErrorKind::Lost => "a key was lost while the others were waited for",
             AcquireErrorKind::Config => "the policy does not fit the lock backend",
         })
     }

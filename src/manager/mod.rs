@@ -20,7 +20,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     capabilities: Capabilities,
     single_instance: bool,
     backend_timeout: Duration,
-    admission: Arc<Admission>,
+    admission: Admission,
     registry: Registry,
     batches: Batches,
     /// The zero of all times kept as nanoseconds.
@@ -101,8 +101,11 @@ pub(crate) struct Shared {
     reap: Mutex<Vec<Reap>>,
     /// Releases that are not finished.
     releases: TaskTracker,
+    /// A shutdown has begun; for those who do not wait.
+    closing: AtomicBool,
+    /// The same, for those who wait.
     draining: CancellationToken,
-    /// Notified when a lock is released while draining.
+    /// Notified when a lock is released or a waiter has left while draining.
     released: Notify,
     runtime: Handle,
 }
@@ -188,7 +191,8 @@ impl LockManager {
         let wishes = keys
             .into_iter()
             .map(|key| self.job(key, policy, plan.clone(), now));
-        self.shared.acquire_all(wishes).await
+        let all = self.shared.acquire_all(wishes).await;
+        all.map_err(|(_, error)| error)
     }
 
     fn job(&self, key: LockKey, policy: &LockPolicy, plan: Arc<Plan>, now: Instant) -> Wish {

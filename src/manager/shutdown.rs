@@ -1,6 +1,6 @@
 //! Letting go of everything before the process ends.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::timeout;
 
@@ -37,13 +37,14 @@ impl LockManager {
     /// Repeated calls are harmless. Cancel safe: what was begun goes on.
     pub async fn shutdown(&self, grace: Duration) -> ShutdownReport {
         let shared = self.shared();
+        shared.closing.store(true, Ordering::SeqCst);
         shared.draining.cancel();
         let mut report = ShutdownReport::default();
         let held = shared.registry.len();
         shared.until_free(grace).await;
         let after_grace = shared.registry.len();
         report.finished = held.saturating_sub(after_grace);
-        if after_grace > 0 {
+        if after_grace > 0 || shared.admission.total() > 0 {
             for hold in shared.held() {
                 shared.lose(&hold, Loss::Shutdown);
             }
@@ -71,12 +72,19 @@ impl Shared {
         held
     }
 
-    /// Waits until nothing is held, at most for so long.
+    /// Something that a shutdown waits for has ended.
+    pub(super) fn tell_shutdown(&self) {
+        if self.closing.load(Ordering::SeqCst) {
+            self.released.notify_waiters();
+        }
+    }
+
+    /// Waits until nothing is held or waited for, at most for so long.
     async fn until_free(&self, limit: Duration) {
         let free = async {
             loop {
                 let released = self.released.notified();
-                if self.registry.len() == 0 {
+                if self.registry.len() == 0 && self.admission.total() == 0 {
                     return;
                 }
                 released.await;

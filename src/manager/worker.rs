@@ -102,9 +102,7 @@ impl Shared {
             Some(lineage) => self.end_lineage(hold, lineage),
             None => self.release(hold.lease.clone()),
         };
-        if self.draining.is_cancelled() {
-            self.released.notify_waiters();
-        }
+        self.tell_shutdown();
         release
     }
 
