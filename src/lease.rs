@@ -15,7 +15,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::error::BackendError;
+use crate::{error::BackendError, sync::contain};
 
 /// A number that grows with every grant of a key; storage uses it to refuse a stale holder.
 ///
@@ -200,10 +200,11 @@ impl LossSignal {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
+            // A waker that panics must keep neither the others nor the caller from going on.
             if let Some(waker) = waker {
-                waker.wake();
+                contain(|| waker.wake());
             }
-            self.others.notify_waiters();
+            contain(|| self.others.notify_waiters());
         }
         first
     }

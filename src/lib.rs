@@ -3,6 +3,9 @@
 
 pub mod backend;
 mod clock;
+#[cfg(feature = "contract-tests")]
+#[cfg_attr(docsrs, doc(cfg(feature = "contract-tests")))]
+pub mod contract;
 pub mod error;
 #[cfg(feature = "axum")]
 mod extract;

@@ -1,8 +1,17 @@
-//! One way to lock a `std` mutex: a panic elsewhere must not spread, and no section here leaves
-//! its data half changed.
+//! What keeps a panic of somebody else from spreading: one way to lock a `std` mutex (no section
+//! here leaves its data half changed), and one to run foreign code where others wait behind it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what may run foreign code: a waker, a backend, a subscriber of logs. Its panic has been
+/// told by the panic hook, and ends there.
+pub(crate) fn contain(work: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
 }

@@ -41,7 +41,9 @@ async fn probe(State(key): State<Key>, request: Request, next: Next) -> Response
             let request = Request::from_parts(parts, body);
             (next.run(request).await, Outcome::Keys(keys))
         }
-        Err(KeyRejection::Response(response)) => return response.map(Body::new),
+        Err(KeyRejection::Response(response)) => {
+            return response.into_response().map(Body::new);
+        }
         Err(KeyRejection::Invalid { what }) => (refused(), Outcome::Invalid(what)),
         Err(KeyRejection::Misconfigured { what }) => (refused(), Outcome::Misconfigured(what)),
         Err(other) => panic!("{other:?}"),

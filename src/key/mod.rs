@@ -92,7 +92,7 @@ pub use self::{
     header::HeaderKey,
     lock_key::LockKey,
     lock_keys::{IntoLockKeys, LockKeys},
-    rejection::KeyRejection,
+    rejection::{KeyRejection, OwnResponse},
 };
 #[cfg(feature = "axum")]
 pub use self::{

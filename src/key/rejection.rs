@@ -13,6 +13,7 @@ use crate::error::BoxError;
 ///
 /// A `StatusCode` or a whole `http::Response` (such as axum's) becomes one by `into`, so a closure
 /// may return `Result<LockKey, StatusCode>` and use `?`.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyRejection {
     /// A required header, field or parameter is not there: 400 `key-missing`.
@@ -36,7 +37,34 @@ pub enum KeyRejection {
         what: String,
     },
     /// An answer of the application's own, such as an extractor's 401, sent as it is.
-    Response(Box<Response<UnsyncBoxBody<Bytes, BoxError>>>),
+    Response(OwnResponse),
+}
+
+/// A response of the application's own; made from any `http::Response` by
+/// [`KeyRejection::from`].
+pub struct OwnResponse(Box<Response<UnsyncBoxBody<Bytes, BoxError>>>);
+
+impl OwnResponse {
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.0.status()
+    }
+
+    /// The response, for whoever runs an extractor without a layer.
+    pub fn into_response(self) -> Response<impl Body<Data = Bytes, Error = BoxError> + Send> {
+        *self.0
+    }
+
+    pub(crate) fn into_inner(self) -> Response<UnsyncBoxBody<Bytes, BoxError>> {
+        *self.0
+    }
+}
+
+/// Without its headers and body: they may hold secrets.
+impl fmt::Debug for OwnResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnResponse").field(&self.status()).finish()
+    }
 }
 
 impl KeyRejection {
@@ -64,7 +92,7 @@ where
 {
     fn from(response: Response<B>) -> Self {
         let response = response.map(|body| body.map_err(Into::into).boxed_unsync());
-        Self::Response(Box::new(response))
+        Self::Response(OwnResponse(Box::new(response)))
     }
 }
 
@@ -92,23 +120,3 @@ impl fmt::Display for KeyRejection {
 }
 
 impl std::error::Error for KeyRejection {}
-
-/// Without the headers and the body of a response: they may hold secrets.
-impl fmt::Debug for KeyRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { what } => f.debug_struct("Missing").field("what", what).finish(),
-            Self::Invalid { what } => f.debug_struct("Invalid").field("what", what).finish(),
-            Self::BodyTooLarge { limit } => f
-                .debug_struct("BodyTooLarge")
-                .field("limit", limit)
-                .finish(),
-            Self::Misconfigured { what } => {
-                f.debug_struct("Misconfigured").field("what", what).finish()
-            }
-            Self::Response(response) => {
-                f.debug_tuple("Response").field(&response.status()).finish()
-            }
-        }
-    }
-}

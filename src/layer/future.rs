@@ -19,7 +19,14 @@ use super::{
     session::{Finished, Session},
     start::Start,
 };
-use crate::{error::BoxError, key::LockKey, lease::Loss, manager::Releasing, web::ResponseBody};
+use crate::{
+    error::BoxError,
+    key::LockKey,
+    lease::Loss,
+    manager::{LockGuard, Releasing},
+    policy::OnLost,
+    web::ResponseBody,
+};
 
 /// The future of a request behind a [`LockLayer`](crate::LockLayer).
 #[pin_project(PinnedDrop)]
@@ -127,7 +134,9 @@ where
                             this.state.set(State::Done);
                             return Poll::Ready(Ok(match answer {
                                 Answer::Refusal(response) => response.map(ResponseBody::refusal),
-                                Answer::Foreign(response) => response.map(ResponseBody::foreign),
+                                Answer::Own(response) => {
+                                    response.into_inner().map(ResponseBody::foreign)
+                                }
                             }));
                         }
                         Start::Wait(_) | Start::Taken => unreachable!("it does not wait"),
@@ -251,26 +260,58 @@ fn end<R: Body, E>(
     }
 }
 
-/// Runs a handler to its end under its lock, with nobody to answer to.
-fn finish_detached<F, R, E>(mut handler: Pin<Box<F>>, session: Session)
+/// A handler whose caller has left. In this order: wherever its task ends, the handler is dropped
+/// before its locks.
+struct Detached<F> {
+    handler: Pin<Box<F>>,
+    session: Session,
+    /// The locks of the outer layers of the request.
+    outer: Vec<LockGuard>,
+}
+
+impl<F> Detached<F> {
+    /// Whether the handler must be dropped because a lock of an outer layer is lost.
+    fn poll_outer(&self, cx: &mut Context<'_>) -> Poll<(Loss, LockKey)> {
+        for guard in &self.outer {
+            let hold = guard.hold();
+            if hold.plan.on_lost == OnLost::Abort
+                && let Poll::Ready(loss) = hold.lease.dyn_lost().poll_holder(cx)
+            {
+                return Poll::Ready((loss, guard.key().clone()));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Runs a handler to its end under its locks, with nobody to answer to.
+fn finish_detached<F, R, E>(handler: Pin<Box<F>>, mut session: Session)
 where
     F: Future<Output = Result<Response<R>, E>> + Send + 'static,
     R: Body,
 {
-    let mut session = Some(session);
+    let detached = Detached {
+        outer: session.take_outer(),
+        handler,
+        session,
+    };
     let work = async move {
+        let mut detached = detached;
         let outcome = std::future::poll_fn(|cx| {
-            poll_handler(handler.as_mut(), session.as_ref(), cx).map(|outcome| match outcome {
+            if let Poll::Ready(lost) = detached.poll_outer(cx) {
+                return Poll::Ready(Some(lost));
+            }
+            let session = Some(&detached.session);
+            poll_handler(detached.handler.as_mut(), session, cx).map(|outcome| match outcome {
                 // The response has no reader; only its end matters, and that is now.
                 Outcome::Answered(_) => None,
                 Outcome::Lost(loss, key) => Some((loss, key)),
             })
         })
         .await;
-        drop(handler);
-        if let Some(session) = session.take() {
-            session.detached_end(outcome);
-        }
+        drop(detached.handler);
+        detached.session.detached_end(outcome);
+        drop(detached.outer);
     };
     match Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn(work)),

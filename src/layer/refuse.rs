@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, request::Parts};
-use http_body_util::combinators::UnsyncBoxBody;
 
 use super::config::{Config, Terms};
 use crate::{
-    error::BoxError,
-    key::{KeyRejection, LockKey},
+    key::{KeyRejection, LockKey, OwnResponse},
     lease::Loss,
     manager::{AcquireError, AcquireErrorKind, HeldLock},
     web::{Refusal, RefusalKind, grpc, prefer, problem},
@@ -16,7 +14,7 @@ use crate::{
 /// An answer that is not the inner service's.
 pub(super) enum Answer {
     Refusal(Response<Bytes>),
-    Foreign(Box<Response<UnsyncBoxBody<Bytes, BoxError>>>),
+    Own(OwnResponse),
 }
 
 impl Config {
@@ -26,7 +24,7 @@ impl Config {
                 let grpc = grpc::content_type(&parts.headers);
                 Answer::Refusal(self.render(refusal, Some(parts), grpc, None))
             }
-            Err(response) => Answer::Foreign(response),
+            Err(response) => Answer::Own(response),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::{
     key::LockKey,
     lease::Loss,
     manager::{HeldLock, LockGuard, Releasing, observe::count_body_outlived},
-    policy::{OnLost, ReleaseOn},
+    policy::{OnDisconnect, OnLost, ReleaseOn},
     web::{RefusalKind, ResponseBody},
 };
 
@@ -32,6 +32,8 @@ pub(super) struct Session {
     terms: Terms,
     /// A copy of the head, only where `on_refuse` would want it for a loss.
     parts: Option<Box<Parts>>,
+    /// The locks of the outer layers, only where the handler may be detached.
+    outer: Option<HeldLock>,
 }
 
 /// Most requests lock one key, and pay for no `Vec`.
@@ -50,6 +52,11 @@ impl Guards {
         }
     }
 
+    /// Those whose loss is the layer's to see. A shutdown may have released them.
+    fn not_taken(&self) -> impl Iterator<Item = &LockGuard> {
+        self.as_slice().iter().filter(|g| !g.hold().is_taken())
+    }
+
     /// Those whose release is still the layer's: the handler has not taken them.
     fn layers(&self) -> impl Iterator<Item = &LockGuard> {
         self.as_slice().iter().filter(|g| g.hold().is_layers())
@@ -66,8 +73,13 @@ pub(super) enum Finished<R> {
 
 impl Session {
     pub(super) fn new(config: Arc<Config>, guards: Guards, terms: Terms, parts: &Parts) -> Self {
+        let outer = match config.policy.on_disconnect() {
+            OnDisconnect::Detach => parts.extensions.get::<HeldLock>().cloned(),
+            OnDisconnect::Cancel => None,
+        };
         let parts = config.on_refuse.is_some().then(|| Box::new(parts.clone()));
         Self {
+            outer,
             config,
             guards,
             terms,
@@ -113,12 +125,20 @@ impl Session {
         if self.config.policy.on_lost() != OnLost::Abort {
             return Poll::Pending;
         }
-        for guard in self.guards.layers() {
+        for guard in self.guards.not_taken() {
             if let Poll::Ready(loss) = guard.hold().lease.dyn_lost().poll_holder(cx) {
                 return Poll::Ready((loss, guard.key().clone()));
             }
         }
         Poll::Pending
+    }
+
+    /// Takes the locks of the outer layers along with a handler that is detached: they end with
+    /// it, and not with the outer layers' futures, which are being dropped.
+    pub(super) fn take_outer(&mut self) -> Vec<LockGuard> {
+        let outer = self.outer.take();
+        let chain = outer.iter().flat_map(HeldLock::chain);
+        chain.filter_map(HeldLock::take_guard).collect()
     }
 
     /// The answer after an abort; the handler is dropped by now.
@@ -138,7 +158,7 @@ impl Session {
             // The lease may have ended while the handler's last poll ran.
             let lost = self
                 .guards
-                .layers()
+                .not_taken()
                 .find_map(|guard| Some((guard.hold().loss_at_end(now)?, guard.key().clone())));
             if let Some((loss, key)) = lost {
                 drop(response);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{
     AcquireError, AcquireErrorKind, Hold, LockGuard, Releaser, Shared,
@@ -140,18 +140,25 @@ impl Shared {
         }
         let _permit = self.admission.enter(&wish.key, wish.plan.max_waiters)?;
         observed.waiting();
+        let mut pause = Duration::from_millis(5);
         loop {
             let before = self.suspended();
             let granted = match self.draining.run_until_cancelled(self.ask(wish)).await {
                 Some(result) => result?,
                 None => return Err(AcquireError::new(AcquireErrorKind::Draining)),
             };
+            if self.draining.is_cancelled() {
+                // Granted in the moment in which it was refused.
+                self.discard(granted);
+                return Err(AcquireError::new(AcquireErrorKind::Draining));
+            }
             // A grant that reached this task late is worth nothing to it.
+            let lineage = granted.lineage.as_ref();
+            let suspended_before = lineage.map_or(before, |l| l.suspended_before);
+            let slept = self.suspended().saturating_sub(suspended_before);
             let lost = granted.lease.dyn_lost().get().is_some();
             let now = Instant::now();
-            if !lost && now + lead(wish.plan.ttl) < granted.lease.dyn_valid_until() {
-                let lineage = granted.lineage.as_ref();
-                let suspended_before = lineage.map_or(before, |l| l.suspended_before);
+            if !lost && now + lead(wish.plan.ttl) + slept < granted.lease.dyn_valid_until() {
                 return Ok((granted, suspended_before));
             }
             self.discard(granted);
@@ -163,6 +170,12 @@ impl Shared {
             if timed_out {
                 return Err(AcquireError::new(AcquireErrorKind::WaitTimedOut));
             }
+            // A backend that gives nothing else must not keep the thread busy.
+            let rest = sleep(pause.mul_f64(0.5 + fastrand::f64()));
+            if self.draining.run_until_cancelled(rest).await.is_none() {
+                return Err(AcquireError::new(AcquireErrorKind::Draining));
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 
@@ -190,7 +203,7 @@ impl Shared {
             WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
             WaitBound::Forever => return Ok(answer.await?),
         };
-        Ok(in_time(wait + self.backend_timeout, answer).await?)
+        Ok(in_time(wait.saturating_add(self.backend_timeout), answer).await?)
     }
 
     fn is_batched(&self, wish: &Wish) -> bool {

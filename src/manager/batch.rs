@@ -16,6 +16,7 @@ use tokio::{
     sync::oneshot,
     time::{Instant, timeout_at},
 };
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     AcquireError, AcquireErrorKind, Hold, ReleaseFuture, Shared,
@@ -67,6 +68,8 @@ pub(crate) struct Lineage {
     limit: u32,
     /// The lease's, which is the contender's: another route may have another.
     pub(super) ttl: Duration,
+    /// Keeps shutdown waiting for a lease that is on its way to a holder.
+    _token: TaskTrackerToken,
     /// As in [`Hold::suspended_before`]: it belongs to the lease, not to one of its holders.
     pub(super) suspended_before: Duration,
 }
@@ -139,6 +142,7 @@ impl Shared {
                             used: 0,
                             limit,
                             ttl: wish.plan.ttl,
+                            _token: self.releases.token(),
                             suspended_before,
                         }),
                     )
@@ -201,8 +205,9 @@ impl Shared {
         mut lineage: Box<Lineage>,
     ) -> Option<ReleaseFuture> {
         let lease = hold.lease.clone();
+        let slept = self.suspended().saturating_sub(hold.suspended_before());
         let healthy = lease.dyn_lost().get().is_none()
-            && Instant::now() + hold.ttl / 4 < lease.dyn_valid_until();
+            && Instant::now() + hold.ttl / 4 + slept < lease.dyn_valid_until();
         if healthy {
             lineage.suspended_before = hold.suspended_before();
             lineage = hand_on(lease.clone(), lineage)?;

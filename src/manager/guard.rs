@@ -88,31 +88,39 @@ impl LockGuard {
     ///
     /// The release is sent before the first await; a dropped future is finished by the reaper.
     pub async fn release(self) -> Result<(), BackendError> {
-        match self.start_release() {
-            Some(release) => release.await,
-            None => Ok(()),
+        match self.send_release() {
+            Ok(Some(release)) => release.await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
     /// Sends the release; what is not finished at once is returned.
     pub(crate) fn start_release(&self) -> Option<Releasing> {
+        // An error is the reaper's to repeat.
+        self.send_release().unwrap_or(None)
+    }
+
+    fn send_release(&self) -> Result<Option<Releasing>, BackendError> {
         if !self.hold.begin_release(self.releaser) {
-            return None;
+            return Ok(None);
         }
         let shared = &self.hold.shared;
-        let future = shared.end_hold(&self.hold)?;
+        let Some(future) = shared.end_hold(&self.hold) else {
+            return Ok(None);
+        };
         if Handle::try_current().is_err() {
             // A response body dropped after its runtime: the lock runtime sends the release.
             shared.finish_release(self.hold.clone(), future);
-            return None;
+            return Ok(None);
         }
         let mut releasing = Releasing {
             hold: self.hold.clone(),
             future: Some(future),
         };
         match Pin::new(&mut releasing).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(_) => None,
-            Poll::Pending => Some(releasing),
+            Poll::Ready(result) => result.map(|()| None),
+            Poll::Pending => Ok(Some(releasing)),
         }
     }
 }

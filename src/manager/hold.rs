@@ -21,15 +21,16 @@ use crate::{
     backend::{DynLease, Mode},
     clock,
     key::LockKey,
-    lease::{FencingToken, Loss},
+    lease::{FencingToken, Loss, drift_margin},
     sync::lock,
 };
 
-/// Who may release the lock. It moves one way, `LAYER` → `TAKEN` → `RELEASED`, and whoever moves
-/// it to `RELEASED` releases: exactly one does.
+/// Who may release the lock. It moves one way, from `LAYER` to `RELEASED`, or to `TAKEN` and then
+/// to `TAKEN_RELEASED`. Whoever makes the last move releases: exactly one does.
 const LAYER: u8 = 0;
 const TAKEN: u8 = 1;
 const RELEASED: u8 = 2;
+const TAKEN_RELEASED: u8 = 3;
 
 /// Whether the response body is being polled. The manager closes an open gate when the body has
 /// had its time: after that the body never runs again, so its lock can go although nobody polls.
@@ -113,7 +114,10 @@ impl Hold {
             suspended_before: AtomicU64::new(suspended_before.as_nanos() as u64),
             observed: Mutex::new(Some(observed)),
         };
-        hold.renew_in(hold.ttl / 3, now);
+        // The lease may have aged on its way to this holder, most of all when it was handed on.
+        let whole = hold.ttl.saturating_sub(drift_margin(hold.ttl));
+        let age = whole.saturating_sub(hold.lease.dyn_valid_until().saturating_duration_since(now));
+        hold.renew_in((hold.ttl / 3).saturating_sub(age), now);
         hold
     }
 
@@ -189,37 +193,56 @@ impl Hold {
     pub(crate) fn hold_at_most_until(&self, until: Instant) {
         let until = self.shared.nanos(until);
         self.hold_until.fetch_min(until, Ordering::AcqRel);
+        if self.is_taken() {
+            self.hold_for_max_hold();
+        }
         self.shared.look_at(until);
+    }
+
+    /// The bound that `max_hold` sets: the end of a body does not bind a lock that left it.
+    fn hold_for_max_hold(&self) {
+        let until = self.granted_at + self.plan.max_hold;
+        self.hold_until
+            .store(self.shared.nanos(until), Ordering::Release);
     }
 
     /// Moves the right to release; `true` for the one caller that must now release.
     pub(crate) fn begin_release(&self, releaser: Releaser) -> bool {
-        let from = match releaser {
-            Releaser::Layer => LAYER,
-            Releaser::Guard => TAKEN,
+        let (from, to) = match releaser {
+            Releaser::Layer => (LAYER, RELEASED),
+            Releaser::Guard => (TAKEN, TAKEN_RELEASED),
         };
         self.owner
-            .compare_exchange(from, RELEASED, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
     /// Moves the right to release to the handler, once.
     pub(crate) fn take(&self) -> bool {
-        self.owner
+        let taken = self
+            .owner
             .compare_exchange(LAYER, TAKEN, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+            .is_ok();
+        if taken {
+            self.hold_for_max_hold();
+        }
+        taken
     }
 
     pub(crate) fn is_layers(&self) -> bool {
         self.owner.load(Ordering::Acquire) == LAYER
     }
 
+    /// Whether the lock left the middleware, even if it has been released since.
     pub(crate) fn is_taken(&self) -> bool {
-        self.owner.load(Ordering::Acquire) == TAKEN
+        matches!(self.owner.load(Ordering::Acquire), TAKEN | TAKEN_RELEASED)
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        self.owner.load(Ordering::Acquire) == RELEASED
+        matches!(
+            self.owner.load(Ordering::Acquire),
+            RELEASED | TAKEN_RELEASED
+        )
     }
 
     /// Whether the holder may act now.
@@ -247,9 +270,21 @@ impl Hold {
         }
     }
 
-    /// Reports a loss that the manager decides on. A body that nobody polls is closed.
+    /// Lets the next of this process contend for the key: under `Batched`, a holder that does not
+    /// look at its loss would keep it to itself, although its lease ends.
+    pub(crate) fn leave_batch(&self) {
+        let lineage = lock(&self.lineage).take();
+        drop(lineage);
+    }
+
+    /// Reports a loss that the manager decides on.
     pub(crate) fn lose(&self, loss: Loss) -> bool {
+        if self.is_released() {
+            // Its lease may have been handed on.
+            return false;
+        }
         let first = self.lease.dyn_lost().fire(loss);
+        self.leave_batch();
         if first {
             tracing::warn!(
                 target: "tower_lock",

@@ -1,8 +1,8 @@
 //! Letting go of everything before the process ends.
 
-use std::{future::Future, time::Duration};
+use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::{Hold, LockManager, Releaser, Shared};
 use crate::lease::Loss;
@@ -40,14 +40,14 @@ impl LockManager {
         shared.draining.cancel();
         let mut report = ShutdownReport::default();
         let held = shared.registry.len();
-        shared.until_free(Instant::now() + grace).await;
+        shared.until_free(grace).await;
         let after_grace = shared.registry.len();
         report.finished = held.saturating_sub(after_grace);
         if after_grace > 0 {
             for hold in shared.held() {
                 shared.lose(&hold, Loss::Shutdown);
             }
-            shared.until_free(Instant::now() + LAST_MOMENT).await;
+            shared.until_free(LAST_MOMENT).await;
             for hold in shared.held() {
                 if hold.begin_release(Releaser::Layer) || hold.begin_release(Releaser::Guard) {
                     report.forced += 1;
@@ -57,11 +57,9 @@ impl LockManager {
             report.interrupted = after_grace.saturating_sub(report.forced);
         }
         shared.releases.close();
-        report.confirmed = within(
-            Instant::now() + shared.backend_timeout,
-            shared.releases.wait(),
-        )
-        .await;
+        report.confirmed = timeout(shared.backend_timeout, shared.releases.wait())
+            .await
+            .is_ok();
         report
     }
 }
@@ -73,9 +71,9 @@ impl Shared {
         held
     }
 
-    /// Waits until nothing is held, or the deadline.
-    async fn until_free(&self, deadline: Instant) {
-        within(deadline, async {
+    /// Waits until nothing is held, at most for so long.
+    async fn until_free(&self, limit: Duration) {
+        let free = async {
             loop {
                 let released = self.released.notified();
                 if self.registry.len() == 0 {
@@ -83,11 +81,7 @@ impl Shared {
                 }
                 released.await;
             }
-        })
-        .await;
+        };
+        let _ = timeout(limit, free).await;
     }
-}
-
-async fn within(deadline: Instant, work: impl Future<Output = ()>) -> bool {
-    timeout_at(deadline, work).await.is_ok()
 }

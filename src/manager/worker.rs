@@ -25,7 +25,7 @@ use crate::{
     error::{BackendError, BackendErrorKind},
     lease::Loss,
     policy::OnLost,
-    sync::lock,
+    sync::{contain, lock},
 };
 
 /// How often to look whether the machine was suspended, while anything is held.
@@ -113,7 +113,8 @@ impl Shared {
     /// Releases to the backend, which has its timeout to confirm; `None` if it is done.
     pub(super) fn release(&self, lease: Arc<dyn DynLease>) -> Option<ReleaseFuture> {
         match lease.dyn_release_now() {
-            Some(_) => None,
+            Some(Ok(())) => None,
+            Some(error) => Some(Box::pin(std::future::ready(error))),
             None => Some(Box::pin(in_time(self.backend_timeout, lease.dyn_release()))),
         }
     }
@@ -131,7 +132,8 @@ impl Shared {
     fn work(self: &Arc<Self>) -> Option<Instant> {
         let reap = std::mem::take(&mut *lock(&self.reap));
         for Reap { work, token } in reap {
-            self.reap_one(work, token);
+            // What panics here must cost its own lock alone.
+            contain(|| self.reap_one(work, token));
         }
         let now = Instant::now();
         let jumped = self.watches_suspend && self.note_suspends();
@@ -180,12 +182,13 @@ impl Shared {
         let mut renewals = Vec::new();
         let (mut renew_at, mut lose_at) = (u64::MAX, u64::MAX);
         let mut least_ttl = Duration::MAX;
-        self.registry.for_each(|hold| {
+        let mut scan = |hold: &Arc<Hold>| {
             if hold.lease.dyn_lost().get().is_some() {
+                lost.push((hold.clone(), None));
                 return;
             }
             if let Some(loss) = hold.loss_due(now, suspended) {
-                lost.push((hold.clone(), loss));
+                lost.push((hold.clone(), Some(loss)));
                 return;
             }
             if hold.claim_renewal(now) {
@@ -195,9 +198,13 @@ impl Shared {
             renew_at = renew_at.min(due.renew_at);
             lose_at = lose_at.min(due.lose_at);
             least_ttl = least_ttl.min(hold.ttl);
-        });
+        };
+        self.registry.for_each(|hold| contain(|| scan(hold)));
         for (hold, loss) in lost {
-            self.lose(&hold, loss);
+            contain(|| match loss {
+                Some(loss) => self.lose(&hold, loss),
+                None => hold.leave_batch(),
+            });
         }
         for hold in renewals {
             self.runtime.spawn(renew(hold));

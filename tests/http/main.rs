@@ -2,4 +2,31 @@
 #![cfg(feature = "axum")]
 
 mod basics;
+mod blocked;
+mod bodies;
+mod bodies_in;
+mod connections;
+mod counting;
+mod disconnect;
+mod drops;
+mod exits;
+mod fairness;
+mod flaky;
+mod floods;
+mod generic;
+mod grpc;
+mod keys_over_http;
+mod logs;
+mod loss;
+mod modes;
+mod nesting;
+mod observing;
+mod outages;
+mod placement;
+mod prefer;
+mod readiness;
+mod settings;
+mod shutdown;
 mod support;
+mod upgrades;
+mod waits;

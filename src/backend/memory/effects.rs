@@ -3,7 +3,7 @@
 use std::{sync::Arc, task::Waker};
 
 use super::lease::Grant;
-use crate::lease::Loss;
+use crate::{lease::Loss, sync::contain};
 
 /// Wakers and losses to fire after the shard is unlocked: both run foreign code, which may drop a
 /// lease of the same shard.
@@ -39,11 +39,9 @@ impl Effects {
         for (grant, loss) in self.lost {
             grant.lost.fire(loss);
         }
-        if let Some(waker) = self.first {
-            waker.wake();
-        }
-        for waker in self.more {
-            waker.wake();
+        // One that panics must not cost the others their turn.
+        for waker in self.first.into_iter().chain(self.more) {
+            contain(|| waker.wake());
         }
     }
 }

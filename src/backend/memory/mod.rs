@@ -16,8 +16,9 @@
 //!   meanwhile. A new backend starts from the system clock in microseconds, so tokens also grow
 //!   over a restart, *unless* the system clock was set back by more than the restart took, or
 //!   more tokens than one per microsecond were given since the old backend began. The locks
-//!   themselves end with the process, as their holders do. When moving here from another backend,
-//!   set a floor ([`MemoryBackend::with_token_floor`]).
+//!   themselves end with the process, as their holders do: this much `server_restart` and
+//!   `clock_step` in its capabilities mean. When moving here from another backend, set a floor
+//!   ([`MemoryBackend::with_token_floor`]). Under tokio's paused time the clock is the paused one.
 //! - It does not survive `data_loss` beyond that, and `fail_over` and `partition` do not exist.
 //!
 //! Nothing is left of a key that nobody holds or waits for.
@@ -27,7 +28,8 @@
 //! A waiter whose future is alive but not polled (a `select!` that is busy in another branch)
 //! cannot take what it was handed. Such an offer lapses after 1 s: the key is then offered to
 //! whoever answers a roll call of 50 ms, in queue order, so any number of hung waiters costs
-//! their successors one offer. A hung waiter that wakes up later queues again at the end.
+//! their successors one offer. A hung waiter that wakes up later queues again at the end; if
+//! nobody else wanted the key meanwhile, it claims its offer, and the ttl begins with the claim.
 //!
 //! # The protocol and its invariants
 //!
@@ -59,6 +61,7 @@
 
 mod effects;
 mod lease;
+mod operate;
 mod room;
 mod slab;
 mod table;
@@ -144,19 +147,20 @@ impl LockBackend for MemoryBackend {
     type Lease = MemoryLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::new("memory", Scope::Process);
-        capabilities.fifo = true;
-        capabilities.shared = true;
-        capabilities.consensus = true;
-        capabilities.fencing = true;
-        capabilities.reserves_tokens = true;
-        capabilities.survives = Faults {
-            client_crash: true,
-            server_restart: true,
-            clock_step: true,
-            ..Faults::default()
-        };
-        capabilities
+        Capabilities {
+            fifo: true,
+            shared: true,
+            consensus: true,
+            fencing: true,
+            reserves_tokens: true,
+            survives: Faults {
+                client_crash: true,
+                server_restart: true,
+                clock_step: true,
+                ..Faults::default()
+            },
+            ..Capabilities::new("memory", Scope::Process)
+        }
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<MemoryLease, BackendError> {

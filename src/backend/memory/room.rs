@@ -241,7 +241,7 @@ impl Room {
             .people
             .insert(Node::new(Some((wish, order)), seq), Place::Aside);
         if self.grant_to(table, at, wish, Some(now), fx) {
-            self.claim(at)
+            self.claim(at, now)
         } else {
             let (waker, _) = self.people.remove(at);
             fx.discard(waker);
@@ -263,10 +263,15 @@ impl Room {
         }
     }
 
-    /// Hands out a lease of the node's grant, if it has one.
-    pub(super) fn claim(&mut self, at: u32) -> Option<MemoryLease> {
+    /// Hands out a lease of the node's grant, if it has one. The claim of an offer begins the ttl
+    /// anew: nobody can have had the key in between, however late the claim.
+    pub(super) fn claim(&mut self, at: u32, now: u64) -> Option<MemoryLease> {
         let node = self.people.get_mut(at);
-        let lease = node.grant.as_ref()?.lease();
+        let grant = node.grant.as_ref()?;
+        if !node.claimed && node.place() == Place::Holders {
+            grant.renewed(now);
+        }
+        let lease = grant.lease();
         node.claimed = true;
         node.armed = u64::MAX;
         Some(lease)

@@ -18,7 +18,7 @@ use super::{
     slab::{Node, Place},
 };
 use crate::{
-    backend::{AcquireRequest, HolderState, KeyState, Mode, WaitBound},
+    backend::{AcquireRequest, Mode, WaitBound},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::{FencingToken, Loss},
@@ -29,7 +29,7 @@ const SHARDS: usize = 64;
 const SMALL: usize = 64;
 
 pub(super) struct Table {
-    shards: Box<[Shard]>,
+    pub(super) shards: Box<[Shard]>,
     /// The zero of this table's clock.
     epoch: Instant,
     /// The system clock at the epoch, in microseconds.
@@ -42,16 +42,16 @@ pub(super) struct Table {
 
 /// A cache line or two of its own.
 #[repr(align(128))]
-struct Shard(Mutex<HashTable<Slot>>);
+pub(super) struct Shard(pub(super) Mutex<HashTable<Slot>>);
 
 /// A key that is in use. Most have one holder and no waiter, and cost one pointer.
-enum Slot {
+pub(super) enum Slot {
     Held(Arc<Grant>),
     Room(Box<Room>),
 }
 
 impl Slot {
-    fn key(&self) -> &LockKey {
+    pub(super) fn key(&self) -> &LockKey {
         match self {
             Self::Held(grant) => &grant.key,
             Self::Room(room) => &room.key,
@@ -63,7 +63,7 @@ impl Slot {
     }
 
     /// Makes room for more than one.
-    fn room(&mut self, seq: u64) -> &mut Room {
+    pub(super) fn room(&mut self, seq: u64) -> &mut Room {
         if let Self::Held(grant) = self {
             *self = Self::Room(Box::new(Room::around(grant.clone(), seq)));
         }
@@ -73,7 +73,7 @@ impl Slot {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self, Self::Room(room) if room.people.is_empty())
     }
 }
@@ -127,7 +127,7 @@ impl Table {
         }
     }
 
-    fn seq(&self) -> u64 {
+    pub(super) fn seq(&self) -> u64 {
         self.last_seq.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -148,13 +148,19 @@ impl Table {
         FencingToken::new(first(last))
     }
 
+    /// Whether no waiter can ever be granted so many tokens.
+    pub(super) fn is_used_up(&self, count: u32) -> bool {
+        let left = FencingToken::MAX.get() - self.last_token.load(Ordering::Relaxed);
+        left < u64::from(count)
+    }
+
     fn shard(&self, hash: u64) -> &Shard {
         // The table inside uses the lowest and the highest seven bits.
         &self.shards[(hash >> 48) as usize % SHARDS]
     }
 
     /// Runs a critical section, then what it wants done outside.
-    fn locked<R>(
+    pub(super) fn locked<R>(
         &self,
         hash: u64,
         section: impl FnOnce(&mut HashTable<Slot>, &mut Effects) -> R,
@@ -267,7 +273,7 @@ impl Table {
                     let node = room.people.get_mut(at);
                     node.seq = self.seq();
                     fx.wake(node.waker.take());
-                    if let Some(lease) = room.claim(at) {
+                    if let Some(lease) = room.claim(at, now) {
                         return Attempt::Ended(Ok(lease));
                     }
                 }
@@ -362,132 +368,10 @@ impl Table {
         entry.remove();
         shrink(slots);
     }
-
-    /// Registers a future that waits for a free key; `None` if it is free.
-    pub(super) fn watch(
-        self: &Arc<Self>,
-        key: &LockKey,
-        wait: WaitBound,
-    ) -> Option<Result<Ticket, BackendError>> {
-        let now = self.now();
-        self.locked(key.hash64(), |slots, fx| {
-            let mut entry = slots
-                .find_entry(key.hash64(), |slot| slot.key() == key)
-                .ok()?;
-            let remaining = match entry.get_mut() {
-                Slot::Held(grant) if grant.expiry() <= now => {
-                    grant.end();
-                    fx.lost(grant.clone(), Loss::Expired);
-                    entry.remove();
-                    shrink(slots);
-                    return None;
-                }
-                Slot::Held(grant) => Some(grant.expiry() - now),
-                Slot::Room(room) => {
-                    room.tick(self, now, fx);
-                    room.remaining(now)
-                }
-            };
-            let free = match entry.get() {
-                Slot::Held(_) => false,
-                Slot::Room(room) => room.people.len(Place::Holders) == 0,
-            };
-            if free {
-                if entry.get().is_idle() {
-                    entry.remove();
-                    shrink(slots);
-                }
-                return None;
-            }
-            if self.deadline(wait, now).is_none() {
-                return Some(Err(refused(wait, remaining)));
-            }
-            let seq = self.seq();
-            let room = entry.get_mut().room(self.seq());
-            let at = room.people.insert(Node::new(None, seq), Place::Watchers);
-            Some(Ok(Ticket { at, seq }))
-        })
-    }
-
-    pub(super) fn inspect(&self, key: &LockKey) -> KeyState {
-        let now = self.now();
-        self.locked(key.hash64(), |slots, _| {
-            let mut state = KeyState::free(key.as_str());
-            let mut add = |grant: &Arc<Grant>| {
-                let remaining = grant.expiry().saturating_sub(now);
-                if remaining > 0 {
-                    let mut holder = HolderState::new(grant.mode);
-                    holder.fencing_token = Some(grant.token);
-                    holder.remaining = Some(Duration::from_nanos(remaining));
-                    state.holders.push(holder);
-                }
-            };
-            match slots.find(key.hash64(), |slot| slot.key() == key) {
-                Some(Slot::Held(grant)) => add(grant),
-                Some(Slot::Room(room)) => {
-                    room.holders().for_each(add);
-                    state.waiters = u64::from(room.people.len(Place::Queue));
-                }
-                None => {}
-            }
-            state
-        })
-    }
-
-    /// Takes the key from all holders; whether there was one.
-    pub(super) fn lose(self: &Arc<Self>, key: &LockKey, loss: Loss) -> bool {
-        let now = self.now();
-        self.locked(key.hash64(), |slots, fx| {
-            let Ok(mut entry) = slots.find_entry(key.hash64(), |slot| slot.key() == key) else {
-                return false;
-            };
-            let held = match entry.get_mut() {
-                Slot::Held(grant) => {
-                    let held = grant.expiry() > now;
-                    let loss = if held { loss } else { Loss::Expired };
-                    grant.end();
-                    fx.lost(grant.clone(), loss);
-                    entry.remove();
-                    shrink(slots);
-                    return held;
-                }
-                Slot::Room(room) => {
-                    room.tick(self, now, fx);
-                    room.evict(self, loss, fx)
-                }
-            };
-            if entry.get().is_idle() {
-                entry.remove();
-                shrink(slots);
-            }
-            held
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.0.lock().unwrap_or_else(PoisonError::into_inner).len())
-            .sum()
-    }
-
-    #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| {
-                shard
-                    .0
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .capacity()
-            })
-            .sum()
-    }
 }
 
 /// Gives memory back once the table is far too large; rarely enough to cost nothing on average.
-fn shrink(slots: &mut HashTable<Slot>) {
+pub(super) fn shrink(slots: &mut HashTable<Slot>) {
     if slots.capacity() > SMALL && slots.len() < slots.capacity() / 8 {
         slots.shrink_to(slots.len() * 2, Slot::hash);
     }

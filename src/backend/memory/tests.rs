@@ -105,19 +105,60 @@ fn dropping_the_last_lease_frees_the_key() {
     assert!(backend.is_empty());
 }
 
+/// What a held key and a waiter cost, beside the key's own text and the task.
 #[test]
-fn a_held_key_costs_one_small_allocation() {
-    assert!(
-        size_of::<lease::Grant>() + 16 <= 184,
-        "{}",
-        size_of::<lease::Grant>()
-    );
-    assert!(
-        size_of::<slab::Node>() <= 128,
-        "{}",
-        size_of::<slab::Node>()
-    );
+fn holders_and_waiters_are_small() {
     assert_eq!(size_of::<MemoryLease>(), 8);
+    let grant = size_of::<lease::Grant>() + 2 * size_of::<usize>();
+    assert!(grant <= 168, "{grant} bytes per held key");
+    let node = size_of::<slab::Node>();
+    assert!(node <= 96, "{node} bytes per waiter");
+}
+
+#[test]
+fn a_waker_may_drop_a_lease_of_the_same_key() {
+    struct Dropper(std::sync::Mutex<Option<MemoryLease>>);
+
+    impl std::task::Wake for Dropper {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().expect("not poisoned").take());
+        }
+    }
+
+    let backend = MemoryBackend::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("runtime");
+    let _guard = runtime.enter();
+    let shared = || patient().with_mode(Mode::Shared);
+    let first = now(backend.acquire(&shared())).expect("free");
+    let second = now(backend.acquire(&shared())).expect("readers share");
+    let waker = Waker::from(Arc::new(Dropper(std::sync::Mutex::new(Some(second)))));
+    // The loss of the first, fired by a stranger, drops the second; so does waking a waiter.
+    let mut lost = Box::pin(first.lost().wait());
+    assert!(
+        lost.as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    assert!(now(backend.force_release(&key())).expect("answered"));
+    drop(lost);
+    let held = take(&backend);
+    let other = now(backend.acquire(&AcquireRequest::new(LockKey::new("order", 8), TTL)));
+    let waker = Waker::from(Arc::new(Dropper(std::sync::Mutex::new(other.ok()))));
+    let request = patient();
+    let mut waiter = Box::pin(backend.acquire(&request));
+    assert!(
+        waiter
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    drop(held);
+    assert_eq!(backend.len(), 1, "the waiter's offer is all that is left");
+    drop(waiter);
+    assert!(backend.is_empty());
 }
 
 #[test]
@@ -436,11 +477,41 @@ async fn ten_hung_waiters_cost_one_offer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_late_claim_has_a_whole_lease() {
+    let backend = MemoryBackend::new();
+    let held = take(&backend);
+    let mut slow = slow_waiter(backend.clone(), patient());
+    assert!(poll(slow.as_mut()).is_none());
+    drop(held);
+    tokio::time::advance(TTL * 2).await;
+    let lease = slow.await.expect("nobody else wanted it");
+    assert!(lease.valid_until() > Instant::now() + TTL * 9 / 10);
+    lease.renew().await.expect("held");
+    drop(lease);
+    assert!(backend.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_end_when_the_tokens_do() {
+    let floor = FencingToken::new(FencingToken::MAX.get() - 1).expect("in range");
+    let backend = MemoryBackend::with_token_floor(floor);
+    let held = take(&backend);
+    assert_eq!(held.fencing_token(), FencingToken::MAX);
+    let error = backend
+        .acquire(&patient())
+        .await
+        .expect_err("no token left");
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    drop(held);
+    assert!(backend.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_but_living_waiter_keeps_its_place_in_the_roll_call() {
     let backend = MemoryBackend::new();
     let held = take(&backend);
     let request = patient();
-    let mut slow = tokio_test_task(backend.clone(), request);
+    let mut slow = slow_waiter(backend.clone(), request);
     assert!(poll(slow.as_mut()).is_none());
     let behind = enqueue(&backend, patient()).await;
     drop(held);
@@ -454,7 +525,7 @@ async fn a_late_but_living_waiter_keeps_its_place_in_the_roll_call() {
     behind.await.expect("task").expect("granted");
 }
 
-fn tokio_test_task(
+fn slow_waiter(
     backend: MemoryBackend,
     request: AcquireRequest,
 ) -> Pin<Box<dyn Future<Output = Result<MemoryLease>>>> {

@@ -127,8 +127,8 @@ fn look_for_grant(
     let Some(node) = room.people.owned(at, seq) else {
         return Look::Ready(Err(superseded()));
     };
+    let now = table.now();
     if node.grant.is_none() {
-        let now = table.now();
         node.answered = true;
         if node.place() == Place::Aside {
             room.people.relink(at, Place::Queue, false);
@@ -145,12 +145,19 @@ fn look_for_grant(
             }
             let again = room.look_again(now, deadline);
             let node = room.people.get_mut(at);
+            if node
+                .wish
+                .is_some_and(|(wish, _)| table.is_used_up(wish.tokens))
+            {
+                leave(table, room, at, fx);
+                return Look::Ready(Err(table::used_up()));
+            }
             node.armed = again;
             register(node, waker, fx);
             return Look::Again(again);
         }
     }
-    let lease = room.claim(at);
+    let lease = room.claim(at, now);
     if room.people.get(at).place() == Place::Aside {
         // Taken away before it was claimed: the lease is lost, and its signal says why.
         room.people.remove(at);

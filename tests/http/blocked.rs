@@ -1,0 +1,113 @@
+//! A handler that blocks its thread, and even all threads of the application, keeps its lock:
+//! renewals run elsewhere. By the real clock, because blocking is about nothing else.
+
+use std::{
+    sync::{Arc, Barrier},
+    thread,
+    time::{Duration, Instant},
+};
+
+use axum::{Router, body::Body, routing::post};
+use tower_lock::{
+    AcquireErrorKind, HeldLock, LockKey, LockManager, LockPolicy, MemoryBackend, OnLost, Wait,
+};
+
+use crate::flaky::{Flaky, call, order, post_to};
+
+const TTL: Duration = Duration::from_millis(400);
+const THREADS: usize = 2;
+
+/// Blocks all threads of a runtime for two ttls, each in a handler with a lock of its own, and
+/// returns what the handlers and an outsider saw.
+fn block_everything(locks: LockManager, on_lost: OnLost) {
+    // The handlers, and this thread: all are inside, so no thread of the runtime is left.
+    let all_inside = Arc::new(Barrier::new(THREADS + 1));
+    let app = Router::new().route(
+        "/orders/{id}/pay",
+        post({
+            let all_inside = all_inside.clone();
+            move |held: HeldLock| async move {
+                all_inside.wait();
+                thread::sleep(TTL * 2);
+                held.is_held().to_string()
+            }
+        })
+        .route_layer(order(&locks).with_ttl(TTL).with_on_lost(on_lost)),
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()
+        .unwrap();
+    let answers: Vec<_> = (0..THREADS)
+        .map(|id| {
+            let app = app.clone();
+            runtime.spawn(async move {
+                let response = call(&app, post_to(&format!("/orders/{id}/pay"))).await;
+                let status = response.status().as_u16();
+                (status, text(response.into_body()).await)
+            })
+        })
+        .collect();
+    all_inside.wait();
+    let began = Instant::now();
+
+    // An outsider, on a runtime of its own, finds both keys held for as long as they are blocked.
+    let outside = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let try_it = LockPolicy::new().with_wait(Wait::Fail);
+    let mut looks = 0;
+    while began.elapsed() < TTL * 7 / 4 {
+        for id in 0..THREADS {
+            let got = outside.block_on(locks.acquire(LockKey::new("order", id), &try_it));
+            // A look that was itself delayed until after the end says nothing.
+            if began.elapsed() < TTL * 7 / 4 {
+                assert_eq!(got.unwrap_err().kind(), AcquireErrorKind::Contended);
+                looks += 1;
+            }
+        }
+        thread::sleep(TTL / 20);
+    }
+    assert!(looks > THREADS, "it was looked at");
+    for answer in answers {
+        assert_eq!(
+            outside.block_on(answer).unwrap(),
+            (200, "true".to_owned()),
+            "the handler's lock was lost"
+        );
+    }
+}
+
+async fn text(body: Body) -> String {
+    let bytes = axum::body::to_bytes(body, 1024).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn blocked_threads_keep_their_locks_under_abort() {
+    let backend = MemoryBackend::new();
+    block_everything(LockManager::new(backend.clone()), OnLost::Abort);
+    assert!(backend.is_empty());
+}
+
+#[test]
+fn blocked_threads_keep_their_locks_under_signal() {
+    let backend = MemoryBackend::new();
+    block_everything(LockManager::new(backend.clone()), OnLost::Signal);
+    assert!(backend.is_empty());
+}
+
+/// The same with a backend whose renewals are futures of some length.
+#[test]
+fn blocked_threads_keep_their_locks_over_a_slow_wire() {
+    let backend = Flaky::default();
+    *backend.wire.renew.lock().unwrap() = crate::flaky::Fault::LateReply(TTL / 10);
+    block_everything(LockManager::new(backend.clone()), OnLost::Abort);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !backend.memory.is_empty() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(5));
+    }
+}

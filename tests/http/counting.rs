@@ -1,0 +1,198 @@
+//! A backend that counts what is asked of it, and can behave as a remote one does: its answers
+//! take several polls, and a grant stays until it is released, whoever drops the lease.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::time::Instant;
+use tower_lock::{
+    BackendError, FencingToken, Lease, LockBackend, LockKey, MemoryBackend,
+    backend::{AcquireRequest, Capabilities, KeyState, Scope, WaitBound, memory::MemoryLease},
+    lease::LossSignal,
+};
+
+/// [`MemoryBackend`] with counters. Clones share them.
+#[derive(Clone)]
+pub(crate) struct CountingBackend(Arc<Inner>);
+
+struct Inner {
+    memory: MemoryBackend,
+    scope: Scope,
+    /// How many polls each step takes that a remote backend would wait for.
+    pauses: u32,
+    acquires: AtomicUsize,
+    /// Grants that were not released, with the count of releases of all.
+    grants: Mutex<HashMap<u64, Grant>>,
+}
+
+struct Grant {
+    lease: Option<Arc<MemoryLease>>,
+    releases: usize,
+}
+
+impl CountingBackend {
+    /// Answers at once, as a backend of this process.
+    pub(crate) fn local() -> Self {
+        Self::new(Scope::Process, 0)
+    }
+
+    /// Answers after this many polls per step, as a backend elsewhere.
+    pub(crate) fn remote(pauses: u32) -> Self {
+        Self::new(Scope::Fleet, pauses)
+    }
+
+    fn new(scope: Scope, pauses: u32) -> Self {
+        Self(Arc::new(Inner {
+            memory: MemoryBackend::new(),
+            scope,
+            pauses,
+            acquires: AtomicUsize::new(0),
+            grants: Mutex::default(),
+        }))
+    }
+
+    /// How often it was asked for a lock.
+    pub(crate) fn acquires(&self) -> usize {
+        self.0.acquires.load(Ordering::SeqCst)
+    }
+
+    /// How often each grant was released, in the order of grants.
+    pub(crate) fn releases(&self) -> Vec<usize> {
+        let grants = self.0.grants.lock().unwrap();
+        let mut releases: Vec<_> = grants.iter().map(|(t, g)| (*t, g.releases)).collect();
+        releases.sort_unstable();
+        releases.into_iter().map(|(_, n)| n).collect()
+    }
+
+    /// Whether no key has a holder or a waiter.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.memory.is_empty()
+    }
+
+    /// What is below.
+    pub(crate) fn memory(&self) -> &MemoryBackend {
+        &self.0.memory
+    }
+}
+
+impl fmt::Debug for CountingBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CountingBackend")
+    }
+}
+
+/// Pending this many times.
+struct Pauses(u32);
+
+impl Future for Pauses {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0 == 0 {
+            return Poll::Ready(());
+        }
+        self.0 -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl LockBackend for CountingBackend {
+    type Lease = CountingLease;
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.0.memory.capabilities();
+        capabilities.name = "counting";
+        capabilities.scope = self.0.scope;
+        capabilities
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<CountingLease, BackendError> {
+        self.0.acquires.fetch_add(1, Ordering::SeqCst);
+        Pauses(self.0.pauses).await;
+        let lease = self.0.memory.acquire(request).await?;
+        // Granted, but the answer is still under way: who leaves now must not keep the key.
+        Pauses(self.0.pauses).await;
+        let lease = Arc::new(lease);
+        let grant = Grant {
+            lease: Some(lease.clone()),
+            releases: 0,
+        };
+        let token = lease.fencing_token().get();
+        self.0.grants.lock().unwrap().insert(token, grant);
+        Ok(CountingLease {
+            lease,
+            backend: self.0.clone(),
+        })
+    }
+
+    async fn wait_free(&self, key: &LockKey, wait: WaitBound) -> Result<(), BackendError> {
+        self.0.memory.wait_free(key, wait).await
+    }
+
+    async fn inspect(&self, key: &LockKey) -> Result<KeyState, BackendError> {
+        self.0.memory.inspect(key).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
+        self.0.memory.force_release(key).await
+    }
+}
+
+/// A lease whose drop frees nothing.
+pub(crate) struct CountingLease {
+    lease: Arc<MemoryLease>,
+    backend: Arc<Inner>,
+}
+
+impl fmt::Debug for CountingLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CountingLease")
+    }
+}
+
+impl Lease for CountingLease {
+    fn fencing_token(&self) -> FencingToken {
+        self.lease.fencing_token()
+    }
+
+    fn reserved_tokens(&self) -> u32 {
+        self.lease.reserved_tokens()
+    }
+
+    fn valid_until(&self) -> Instant {
+        self.lease.valid_until()
+    }
+
+    async fn renew(&self) -> Result<(), BackendError> {
+        self.lease.renew().await
+    }
+
+    fn lost(&self) -> &LossSignal {
+        self.lease.lost()
+    }
+
+    async fn release(&self) -> Result<(), BackendError> {
+        let token = self.lease.fencing_token().get();
+        let kept = {
+            let mut grants = self.backend.grants.lock().unwrap();
+            let grant = grants.get_mut(&token).expect("granted");
+            grant.releases += 1;
+            grant.lease.take()
+        };
+        let result = self.lease.release().await;
+        drop(kept);
+        // Done, but the answer is still under way.
+        Pauses(self.backend.pauses).await;
+        result
+    }
+}

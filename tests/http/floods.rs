@@ -1,0 +1,153 @@
+//! Floods stay bounded: too many requests for one key, for one process, or for ever new keys.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use http::Request;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_lock::{LockKey, LockLayer, Wait, key};
+
+use crate::flaky::{Gate, call, memory, order, outcome, post_to, start, until, until_waiting};
+
+/// Ten thousand requests for one key: as many wait as may, the rest is refused at once with 429,
+/// other keys do not notice, and nothing is left.
+#[tokio::test]
+async fn ten_thousand_requests_on_one_key() {
+    const FLOOD: usize = 10_000;
+    const CAP: usize = 64;
+    let (backend, locks) = memory();
+    let gate = Gate::shut();
+    let app = gate.orders(order(&locks).with_wait(Wait::Forever));
+    let holder = start(&app, post_to("/orders/hot/pay"));
+    gate.until_inside(1).await;
+
+    let flood: Vec<_> = (0..FLOOD)
+        .map(|_| {
+            let app = app.clone();
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let response = call(&app, post_to("/orders/hot/pay")).await;
+                (began.elapsed(), response)
+            })
+        })
+        .collect();
+    let refused = || flood.iter().filter(|task| task.is_finished()).count();
+    until("all but the waiters are refused", || {
+        refused() == FLOOD - CAP
+    })
+    .await;
+    until_waiting(&locks, CAP).await;
+    assert_eq!(locks.inspect().waiting.len(), 1, "one key has waiters");
+    assert_eq!(backend.len(), 1, "the backend knows one key");
+
+    // The others pass as if nothing were.
+    let others: Vec<_> = (0..100)
+        .map(|id| start(&app, post_to(&format!("/orders/{id}/pay"))))
+        .collect();
+    gate.until_inside(101).await;
+    assert_eq!(locks.inspect().waiting.len(), 1);
+
+    gate.let_out(101 + CAP);
+    for other in others {
+        assert_eq!(other.await.unwrap().status(), 200);
+    }
+    assert_eq!(holder.await.unwrap().status(), 200);
+    let (mut served, mut times) = (0, Vec::new());
+    for task in flood {
+        let (time, response) = task.await.unwrap();
+        match outcome(&response) {
+            (200, "") => served += 1,
+            (429, "too-many-waiters") => {
+                assert!(response.headers().contains_key("retry-after"));
+                times.push(time);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(served, CAP);
+    times.sort();
+    let p99 = times[times.len() * 99 / 100];
+    assert!(p99 < Duration::from_millis(10), "p99 of a refusal: {p99:?}");
+    assert!(backend.is_empty());
+    assert_eq!(locks.inspect(), Default::default());
+}
+
+/// Many keys with few waiters each: the process has a bound of its own, answered with 503.
+#[tokio::test]
+async fn a_process_takes_so_many_waiters_and_no_more() {
+    const KEYS: usize = 20;
+    const CAP: usize = 10;
+    let backend = tower_lock::MemoryBackend::new();
+    let locks = tower_lock::LockManager::builder(backend.clone())
+        .renew_on_current_runtime()
+        .max_waiters(CAP)
+        .build();
+    let gate = Gate::shut();
+    let app = gate.orders(order(&locks).with_wait(Wait::Forever));
+    let path = |id: usize| format!("/orders/{id}/pay");
+    let mut tasks: Vec<_> = (0..KEYS)
+        .map(|id| start(&app, post_to(&path(id))))
+        .collect();
+    gate.until_inside(KEYS).await;
+    tasks.extend((0..CAP).map(|id| start(&app, post_to(&path(id)))));
+    until_waiting(&locks, CAP).await;
+
+    for id in 0..KEYS {
+        let response = call(&app, post_to(&path(id))).await;
+        assert_eq!(outcome(&response), (503, "overloaded"));
+        assert!(response.headers().contains_key("retry-after"));
+    }
+    assert_eq!(locks.inspect().waiting.len(), CAP);
+
+    // A free key needs no wait, so it is served all the same.
+    tasks.push(start(&app, post_to("/orders/free/pay")));
+    gate.until_inside(KEYS + 1).await;
+    gate.let_out(KEYS + CAP + 1);
+    for task in tasks {
+        assert_eq!(task.await.unwrap().status(), 200);
+    }
+    assert!(backend.is_empty());
+    assert_eq!(locks.inspect(), Default::default());
+}
+
+/// A million keys, each used once: no map remembers one of them. The keys are long, so that a map
+/// that did would show in the memory of the process.
+#[tokio::test]
+async fn a_million_keys_leave_nothing() {
+    const KEYS: u32 = 1_000_000;
+    let (backend, locks) = memory();
+    let layer = LockLayer::new(
+        &locks,
+        key::from_fn(|parts: &http::request::Parts| {
+            let n = parts.extensions.get::<u32>().expect("a number");
+            LockKey::new("key", format_args!("{n:0>180}"))
+        }),
+    );
+    let mut service = layer.layer(service_fn(async |_: Request<Body>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
+    }));
+    let before = resident();
+    let mut most = 0;
+    for n in 0..KEYS {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = http::Method::POST;
+        request.extensions_mut().insert(n);
+        let ready = service.ready().await.unwrap();
+        assert_eq!(ready.call(request).await.unwrap().status(), 200);
+        most = most.max(backend.len());
+    }
+    assert!(most <= 1, "a key outlived its request: {most}");
+    assert!(backend.is_empty());
+    assert_eq!(locks.inspect(), Default::default());
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 150 << 20, "the process grew by {grown} bytes");
+}
+
+/// The resident memory of this process in bytes; 0 where the platform does not say.
+fn resident() -> usize {
+    let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else {
+        return 0;
+    };
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
