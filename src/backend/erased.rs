@@ -94,8 +94,8 @@ struct Erased<L> {
 }
 
 /// Polls once: what a process-scope backend does is done by then.
-fn once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+fn once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
@@ -124,7 +124,7 @@ impl<T: LockBackend> DynLockBackend for T {
         if self.capabilities().scope != Scope::Process || request.wait != WaitBound::Fail {
             return None;
         }
-        once(self.acquire(request)).map(|result| {
+        once(pin!(self.acquire(request))).map(|result| {
             result.map(|lease| {
                 Arc::new(Erased {
                     lease,
@@ -184,7 +184,7 @@ impl<L: Lease> DynLease for Erased<L> {
 
     fn dyn_release_now(&self) -> Option<Result<(), BackendError>> {
         if self.in_process {
-            once(self.lease.release())
+            once(pin!(self.lease.release()))
         } else {
             None
         }

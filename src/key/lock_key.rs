@@ -46,10 +46,10 @@ impl LockKey {
     /// with a hash if too long, so that it stays unambiguous. (The ready-made extractors refuse
     /// any other when they are built.)
     pub fn new(namespace: &str, value: impl fmt::Display) -> Self {
-        let mut text = String::new();
-        // Writing to a String fails only if the Display itself does; what it wrote still counts.
+        let mut text = Scratch::new();
+        // Writing fails only if the Display itself does; what it wrote still counts.
         let _ = write!(text, "{value}");
-        Self::from_values(namespace, [text])
+        Self::from_values(namespace, [text.bytes()])
     }
 
     /// A key of several values, in this order; of none, for a lock of the namespace itself.
@@ -61,7 +61,7 @@ impl LockKey {
         for value in values {
             writer.push(value.as_ref());
         }
-        Self::from_canonical(&writer.finish())
+        Self::from_canonical(writer.finish())
     }
 
     fn from_canonical(text: &str) -> Self {
@@ -89,9 +89,54 @@ impl LockKey {
     }
 }
 
+/// A formatted value, without an allocation if it is short, as a number or a UUID is.
+struct Scratch {
+    short: [u8; 40],
+    len: usize,
+    /// The whole of it, once it is longer; else empty.
+    long: Vec<u8>,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self {
+            short: [0; 40],
+            len: 0,
+            long: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.long.is_empty() {
+            &self.short[..self.len]
+        } else {
+            &self.long
+        }
+    }
+}
+
+impl fmt::Write for Scratch {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let end = self.len + part.len();
+        if self.long.is_empty() && end <= self.short.len() {
+            self.short[self.len..end].copy_from_slice(part.as_bytes());
+            self.len = end;
+            return Ok(());
+        }
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.len]);
+        }
+        self.long.extend_from_slice(part.as_bytes());
+        Ok(())
+    }
+}
+
 /// Writes the canonical form; the values are hashed if they cannot stand as they are.
+///
+/// On the stack: a key is made for every request, and allocates once, when it is done.
 struct Writer {
-    text: String,
+    text: [u8; MAX_NAMESPACE + 1 + MAX_VALUES + 1],
+    len: usize,
     /// Where the values begin.
     start: usize,
     hashed: Option<Sha256>,
@@ -99,51 +144,72 @@ struct Writer {
 
 impl Writer {
     fn new(namespace: &str) -> Self {
-        // Room for an identifier such as a UUID, so that most keys never grow.
-        let mut text = String::with_capacity(namespace.len() + 48);
-        push_namespace(&mut text, namespace);
-        text.push(':');
-        let start = text.len();
-        Self {
-            text,
-            start,
+        let mut writer = Self {
+            text: [0; MAX_NAMESPACE + 1 + MAX_VALUES + 1],
+            len: 0,
+            start: 0,
             hashed: None,
+        };
+        if is_namespace(namespace) {
+            writer.put(namespace.as_bytes());
+        } else {
+            writer.put(encoded_namespace(namespace).as_bytes());
         }
+        writer.put(b":");
+        writer.start = writer.len;
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.text[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
     }
 
     fn push(&mut self, value: &[u8]) {
+        let mut digits = [0; 20];
+        let length = decimal(value.len(), &mut digits);
         if self.hashed.is_none() {
-            match std::str::from_utf8(value) {
-                Ok(plain) if plain.len() <= MAX_VALUES && plain.bytes().all(stands_plain) => {
-                    let _ = write!(self.text, "{}.", plain.len());
-                    self.text.push_str(plain);
-                    if self.text.len() - self.start > MAX_VALUES {
-                        self.start_hash();
-                    }
-                    return;
-                }
-                _ => self.start_hash(),
+            let end = self.len + length.len() + 1 + value.len();
+            if end - self.start <= MAX_VALUES && value.iter().copied().all(stands_plain) {
+                self.put(length);
+                self.put(b".");
+                self.put(value);
+                return;
             }
+            let plain = &self.text[self.start..self.len];
+            self.hashed = Some(Sha256::new_with_prefix(plain));
+            self.len = self.start;
         }
         if let Some(hash) = &mut self.hashed {
-            hash.update(format!("{}.", value.len()).as_bytes());
+            hash.update(length);
+            hash.update(b".");
             hash.update(value);
         }
     }
 
-    fn start_hash(&mut self) {
-        self.hashed = Some(Sha256::new_with_prefix(&self.text.as_bytes()[self.start..]));
-        self.text.truncate(self.start);
-    }
-
-    fn finish(mut self) -> String {
-        if let Some(hash) = self.hashed {
+    fn finish(&mut self) -> &str {
+        if let Some(hash) = self.hashed.take() {
+            let mut hex = String::new();
+            push_hex(&mut hex, &hash.finalize());
             // A plain value starts with a digit, so the two forms never meet.
-            self.text.push('#');
-            push_hex(&mut self.text, &hash.finalize());
+            self.put(b"#");
+            self.put(hex.as_bytes());
         }
-        self.text.push(';');
-        self.text
+        self.put(b";");
+        std::str::from_utf8(&self.text[..self.len]).expect("only ASCII was written")
+    }
+}
+
+/// The digits of a number, at the end of the buffer.
+fn decimal(mut number: usize, buffer: &mut [u8; 20]) -> &[u8] {
+    let mut at = buffer.len();
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &buffer[at..];
+        }
     }
 }
 
@@ -172,11 +238,7 @@ fn stands_in_namespace(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-fn push_namespace(text: &mut String, namespace: &str) {
-    if is_namespace(namespace) {
-        text.push_str(namespace);
-        return;
-    }
+fn encoded_namespace(namespace: &str) -> String {
     let mut encoded = String::from("%");
     for byte in namespace.bytes() {
         if stands_in_namespace(byte) {
@@ -190,7 +252,7 @@ fn push_namespace(text: &mut String, namespace: &str) {
         encoded.push_str("%-");
         push_hex(&mut encoded, &Sha256::digest(namespace.as_bytes())[..16]);
     }
-    text.push_str(&encoded);
+    encoded
 }
 
 fn push_hex(text: &mut String, bytes: &[u8]) {

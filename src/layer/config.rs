@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -83,8 +83,9 @@ impl Config {
             self.policy.max_prefer_wait(),
             prefer::wait(&parts.headers),
         );
-        let grpc = grpc::content_type(&parts.headers);
-        if grpc.is_some() {
+        let mut told = Told::unwaited(&parts.headers);
+        told.applied = applied;
+        if told.grpc.is_some() {
             wait = grpc::bound_wait(wait, &parts.headers);
         }
         let mode = match &self.mode_fn {
@@ -97,8 +98,7 @@ impl Config {
             mode,
             wait,
             started,
-            applied,
-            grpc,
+            told,
             route: route(parts),
         }
     }
@@ -128,16 +128,32 @@ impl fmt::Debug for Config {
 }
 
 /// What one request asks for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Terms {
     pub(super) mode: Mode,
     pub(super) wait: Wait,
     pub(super) started: Instant,
+    pub(super) told: Told,
+    pub(super) route: Route,
+}
+
+/// What the request's head says of the answer.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
     /// The seconds of `Prefer: wait` that were honoured.
     pub(super) applied: Option<u64>,
     /// The content type of a gRPC answer, if it is a gRPC call.
-    pub(super) grpc: Option<HeaderValue>,
-    pub(super) route: Route,
+    pub(super) grpc: Option<Box<HeaderValue>>,
+}
+
+impl Told {
+    /// For an answer before any wait.
+    pub(super) fn unwaited(headers: &HeaderMap) -> Self {
+        Self {
+            applied: None,
+            grpc: grpc::content_type(headers).map(Box::new),
+        }
+    }
 }
 
 #[cfg(all(feature = "axum", feature = "metrics"))]

@@ -92,11 +92,19 @@ where
         S::Future: Send + 'static,
         R: Body,
     {
-        Self {
-            state: State::Waiting {
+        let state = match start {
+            Start::Run(request, session) => State::Readying {
+                inner,
+                request: Some(request),
+                session,
+            },
+            start => State::Waiting {
                 start,
                 inner: Some(inner),
             },
+        };
+        Self {
+            state,
             detach: detach.then_some(finish_detached::<S::Future, R, S::Error>),
         }
     }
@@ -147,14 +155,17 @@ where
                     request,
                     session,
                 } => {
-                    if let Some(Poll::Ready((loss, key))) =
-                        session.as_ref().map(|s| s.poll_abort(cx))
-                    {
+                    let ready = inner.poll_ready(cx);
+                    let lost = session.as_ref().and_then(|session| match ready {
+                        Poll::Ready(_) => session.abort(),
+                        Poll::Pending => session.poll_abort(cx),
+                    });
+                    if let Some((loss, key)) = lost {
                         let session = session.take().expect("just seen");
                         this.state.set(State::Done);
                         return Poll::Ready(Ok(session.aborted(loss, &key)));
                     }
-                    if let Err(error) = ready!(inner.poll_ready(cx)) {
+                    if let Err(error) = ready!(ready) {
                         if let Some(session) = session.take() {
                             session.fail();
                         }
@@ -230,12 +241,20 @@ fn poll_handler<F, T, E>(
 where
     F: Future<Output = Result<T, E>>,
 {
-    if let Some(session) = session
-        && let Poll::Ready((loss, key)) = session.poll_abort(cx)
-    {
+    let Some(session) = session else {
+        return handler.poll(cx).map(Outcome::Answered);
+    };
+    if let Some((loss, key)) = session.abort() {
         return Poll::Ready(Outcome::Lost(loss, key));
     }
-    handler.poll(cx).map(Outcome::Answered)
+    match handler.poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Outcome::Answered(answer)),
+        // Only who goes to sleep needs to be woken.
+        Poll::Pending => match session.poll_abort(cx) {
+            Some((loss, key)) => Poll::Ready(Outcome::Lost(loss, key)),
+            None => Poll::Pending,
+        },
+    }
 }
 
 fn end<R: Body, E>(

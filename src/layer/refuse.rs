@@ -1,9 +1,10 @@
 //! From an error to the answer that the client gets.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, request::Parts};
+use http::{HeaderMap, Response, request::Parts};
+use tokio::time::Instant;
 
-use super::config::{Config, Terms};
+use super::config::{Config, Terms, Told};
 use crate::{
     key::{KeyRejection, LockKey, OwnResponse},
     lease::Loss,
@@ -21,8 +22,7 @@ impl Config {
     pub(super) fn reject(&self, rejection: KeyRejection, parts: &Parts) -> Answer {
         match Refusal::from_rejection(rejection) {
             Ok(refusal) => {
-                let grpc = grpc::content_type(&parts.headers);
-                Answer::Refusal(self.render(refusal, Some(parts), grpc, None))
+                Answer::Refusal(self.render(refusal, Some(parts), Told::unwaited(&parts.headers)))
             }
             Err(response) => Answer::Own(response),
         }
@@ -32,7 +32,7 @@ impl Config {
         &self,
         error: &AcquireError,
         key: &LockKey,
-        terms: &Terms,
+        terms: Terms,
         parts: &Parts,
     ) -> Answer {
         self.log(error, key, parts);
@@ -48,26 +48,24 @@ impl Config {
         let refusal = Refusal::new(kind, Some(key.namespace()))
             .with_status(self.contended_status)
             .with_retry_after(self.retry_after(error, key));
-        Answer::Refusal(self.render(refusal, Some(parts), terms.grpc.clone(), terms.applied))
+        Answer::Refusal(self.render(refusal, Some(parts), terms.told))
     }
 
     pub(super) fn refuse_kind(
         &self,
         kind: RefusalKind,
         namespace: &str,
-        grpc: Option<HeaderValue>,
-        applied: Option<u64>,
+        told: Told,
         parts: Option<&Parts>,
     ) -> Response<Bytes> {
-        self.render(Refusal::new(kind, Some(namespace)), parts, grpc, applied)
+        self.render(Refusal::new(kind, Some(namespace)), parts, told)
     }
 
     pub(super) fn render(
         &self,
         refusal: Refusal,
         parts: Option<&Parts>,
-        grpc: Option<HeaderValue>,
-        applied: Option<u64>,
+        told: Told,
     ) -> Response<Bytes> {
         let mut response = match (&self.on_refuse, parts) {
             (Some(on_refuse), Some(parts)) => {
@@ -75,12 +73,12 @@ impl Config {
                 response.extensions_mut().insert(refusal);
                 response
             }
-            _ => match grpc {
-                Some(content_type) => grpc::render(refusal, content_type),
+            _ => match told.grpc {
+                Some(content_type) => grpc::render(refusal, *content_type),
                 None => problem::render(refusal, &self.problem_base),
             },
         };
-        tell_applied(response.headers_mut(), applied);
+        tell_applied(response.headers_mut(), told.applied);
         response
     }
 
@@ -111,7 +109,7 @@ impl Config {
                     tracing::warn!(
                         target: "tower_lock",
                         waited_for = key.namespace(),
-                        held_ms = holder.granted_at.elapsed().as_millis() as u64,
+                        held_ms = holder.held_for(Instant::now()).as_millis() as u64,
                         "a request timed out waiting for a lock that this process holds: \
                          does the holder call this service again?"
                     );
@@ -131,8 +129,7 @@ impl Config {
         &self,
         session_parts: Option<&Parts>,
         namespace: &str,
-        grpc: Option<HeaderValue>,
-        applied: Option<u64>,
+        told: Told,
         loss: Loss,
     ) -> Response<Bytes> {
         tracing::warn!(
@@ -141,13 +138,7 @@ impl Config {
             reason = loss.as_str(),
             "the handler was dropped because its lock was lost"
         );
-        self.refuse_kind(
-            RefusalKind::LockLost,
-            namespace,
-            grpc,
-            applied,
-            session_parts,
-        )
+        self.refuse_kind(RefusalKind::LockLost, namespace, told, session_parts)
     }
 }
 

@@ -11,7 +11,7 @@ use http_body::Body;
 use tokio::time::Instant;
 
 use super::{
-    config::{Config, Terms},
+    config::{Config, Terms, Told},
     refuse::tell_applied,
     watch::BodyEndWatch,
 };
@@ -20,7 +20,10 @@ use crate::{
     error::BoxError,
     key::LockKey,
     lease::Loss,
-    manager::{HeldLock, LockGuard, Releasing, observe::count_body_outlived},
+    manager::{
+        HeldLock, Hold, LockGuard, Releasing,
+        observe::{Route, count_body_outlived},
+    },
     policy::{OnDisconnect, OnLost, ReleaseOn},
     web::{RefusalKind, ResponseBody},
 };
@@ -29,7 +32,8 @@ use crate::{
 pub(super) struct Session {
     config: Arc<Config>,
     guards: Guards,
-    terms: Terms,
+    told: Told,
+    route: Route,
     /// A copy of the head, only where `on_refuse` would want it for a loss.
     parts: Option<Box<Parts>>,
     /// The locks of the outer layers, only where the handler may be detached.
@@ -82,7 +86,8 @@ impl Session {
             outer,
             config,
             guards,
-            terms,
+            told: terms.told,
+            route: terms.route,
             parts,
         }
     }
@@ -100,16 +105,20 @@ impl Session {
             parts.extensions.insert(outer.clone());
             return;
         }
-        let mut holds: Vec<_> = guards
+        let holds = guards
             .iter()
             .map(|g| g.hold())
-            .chain(reused.iter().map(HeldLock::hold))
-            .collect();
-        if holds.len() > 1 {
+            .chain(reused.iter().map(HeldLock::hold));
+        let mut link = |hold: &Arc<Hold>| {
+            let around = outer.take().map(Arc::new);
+            outer = Some(HeldLock::link(hold.clone(), siblings, around));
+        };
+        if siblings == 1 {
+            holds.for_each(&mut link);
+        } else {
+            let mut holds: Vec<_> = holds.collect();
             holds.sort_by(|a, b| a.key.cmp(&b.key));
-        }
-        for hold in holds.into_iter().rev() {
-            outer = Some(HeldLock::link(hold.clone(), siblings, outer.map(Arc::new)));
+            holds.into_iter().rev().for_each(&mut link);
         }
         if let Some(held) = outer {
             parts.extensions.insert(held);
@@ -121,16 +130,25 @@ impl Session {
     }
 
     /// Whether the handler must be dropped because a lock of it is lost.
-    pub(super) fn poll_abort(&self, cx: &mut Context<'_>) -> Poll<(Loss, LockKey)> {
+    pub(super) fn abort(&self) -> Option<(Loss, LockKey)> {
+        self.find_lost(|hold| hold.lease.dyn_lost().get())
+    }
+
+    /// As [`abort`](Self::abort); if not, the task is woken when that changes.
+    pub(super) fn poll_abort(&self, cx: &mut Context<'_>) -> Option<(Loss, LockKey)> {
+        self.find_lost(|hold| match hold.lease.dyn_lost().poll_holder(cx) {
+            Poll::Ready(loss) => Some(loss),
+            Poll::Pending => None,
+        })
+    }
+
+    fn find_lost(&self, mut lost: impl FnMut(&Hold) -> Option<Loss>) -> Option<(Loss, LockKey)> {
         if self.config.policy.on_lost() != OnLost::Abort {
-            return Poll::Pending;
+            return None;
         }
-        for guard in self.guards.not_taken() {
-            if let Poll::Ready(loss) = guard.hold().lease.dyn_lost().poll_holder(cx) {
-                return Poll::Ready((loss, guard.key().clone()));
-            }
-        }
-        Poll::Pending
+        self.guards
+            .not_taken()
+            .find_map(|guard| Some((lost(guard.hold())?, guard.key().clone())))
     }
 
     /// Takes the locks of the outer layers along with a handler that is detached: they end with
@@ -154,18 +172,12 @@ impl Session {
         R: Body,
     {
         let now = Instant::now();
-        if self.config.policy.on_lost() == OnLost::Abort {
-            // The lease may have ended while the handler's last poll ran.
-            let lost = self
-                .guards
-                .not_taken()
-                .find_map(|guard| Some((guard.hold().loss_at_end(now)?, guard.key().clone())));
-            if let Some((loss, key)) = lost {
-                drop(response);
-                return Finished::Respond(self.aborted(loss, &key));
-            }
+        // The lease may have ended while the handler's last poll ran.
+        if let Some((loss, key)) = self.find_lost(|hold| hold.loss_at_end(now)) {
+            drop(response);
+            return Finished::Respond(self.aborted(loss, &key));
         }
-        tell_applied(response.headers_mut(), self.terms.applied);
+        tell_applied(response.headers_mut(), self.told.applied);
         if !self.holds_any() {
             return Finished::Respond(response.map(ResponseBody::inner));
         }
@@ -183,7 +195,7 @@ impl Session {
             ReleaseOn::HeadConfirmed => {
                 let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
-                let releasing = self.release_now();
+                let releasing = self.release_at(now);
                 if releasing.is_empty() {
                     Finished::Respond(response)
                 } else {
@@ -194,7 +206,7 @@ impl Session {
                 let response = response.map(ResponseBody::inner);
                 self.note_outlived(&response);
                 // Sent; what is not confirmed is the reaper's.
-                drop(self.release_now());
+                drop(self.release_at(now));
                 Finished::Respond(response)
             }
         }
@@ -214,9 +226,13 @@ impl Session {
     }
 
     fn release_now(&self) -> Vec<Releasing> {
+        self.release_at(Instant::now())
+    }
+
+    fn release_at(&self, now: Instant) -> Vec<Releasing> {
         let mut releasing = Vec::new();
         for guard in self.guards.layers() {
-            self.config.stats.record(guard.hold().granted_at.elapsed());
+            self.config.stats.record(guard.hold().held_for(now));
             releasing.extend(guard.start_release());
         }
         releasing
@@ -226,8 +242,7 @@ impl Session {
         self.config.lost(
             self.parts.as_deref(),
             key.namespace(),
-            self.terms.grpc.clone(),
-            self.terms.applied,
+            self.told.clone(),
             loss,
         )
     }
@@ -237,7 +252,7 @@ impl Session {
             return;
         }
         for guard in self.guards.layers() {
-            count_body_outlived(guard.key().namespace(), &self.terms.route);
+            count_body_outlived(guard.key().namespace(), &self.route);
         }
         if self.config.stats.first_outlived() {
             tracing::warn!(

@@ -7,22 +7,18 @@ use http::{Request, request::Parts};
 use http_body::Body;
 
 use super::{
-    config::{Config, Terms},
+    config::{Config, Terms, Told},
     refuse::Answer,
     session::{Guards, Reentry, Session, reentry},
 };
 use crate::{
     error::BoxError,
     key::{BodyKeyExtractor, ExtractResult, Extraction, KeyExtractor, LockKey, LockKeys},
-    manager::{AcquireErrorKind, HeldLock, LockGuard},
-    web::{Refusal, RequestBody, buffer, grpc},
+    manager::{AcquireErrorKind, HeldLock, LockGuard, Wish},
+    web::{Refusal, RequestBody, buffer},
 };
 
 /// How far a request has come.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the usual one, moved twice"
-)]
 pub(super) enum Start<B> {
     /// To the handler, with its locks if it has any.
     Run(Request<B>, Option<Session>),
@@ -42,12 +38,16 @@ pub(super) fn from_head<B: Send + 'static>(
 ) -> Start<B> {
     let (mut parts, body) = request.into_parts();
     match extractor.extract(&mut parts) {
-        Extraction::Ready(result) => with_keys(config, parts, body, result),
+        Extraction::Ready(result) => {
+            let way = way(config, &mut parts, result);
+            go(config, parts, body, way)
+        }
         Extraction::Pending(extraction) => {
             let config = config.clone();
             Start::Wait(Box::pin(async move {
-                let (parts, result) = extraction.await;
-                with_keys(&config, parts, body, result)
+                let (mut parts, result) = extraction.await;
+                let way = way(&config, &mut parts, result);
+                go(&config, parts, body, way)
             }))
         }
     }
@@ -66,97 +66,117 @@ where
 {
     let config = config.clone();
     Start::Wait(Box::pin(async move {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         match buffer(&parts.headers, body, extractor.max_body()).await {
             Ok(buffered) => {
                 let result = extractor.extract(&parts, &buffered.bytes);
-                with_keys(&config, parts, RequestBody::buffered(buffered), result)
+                let way = way(&config, &mut parts, result);
+                go(&config, parts, RequestBody::buffered(buffered), way)
             }
             Err(error) => {
                 let refusal = Refusal::from_buffer_error(&error);
-                let grpc = grpc::content_type(&parts.headers);
-                let response = config.render(refusal, Some(&parts), grpc, None);
+                let told = Told::unwaited(&parts.headers);
+                let response = config.render(refusal, Some(&parts), told);
                 Start::Answer(Answer::Refusal(response))
             }
         }
     }))
 }
 
-fn with_keys<B: Send + 'static>(
-    config: &Arc<Config>,
-    parts: Parts,
-    body: B,
-    keys: ExtractResult,
-) -> Start<B> {
+/// What comes next for a request whose keys are known.
+enum Way {
+    /// The handler.
+    Run(Option<Session>),
+    /// Another answer than the handler's.
+    Answer(Answer),
+    /// The queue of its key.
+    Queue(Wish, Terms),
+    /// One key after the other.
+    Several(Vec<LockKey>, Terms),
+}
+
+/// Decides by the head, in its place: a request is large, and moving it costs.
+fn way(config: &Arc<Config>, parts: &mut Parts, keys: ExtractResult) -> Way {
     match keys {
-        Err(rejection) => Start::Answer(config.reject(rejection, &parts)),
-        Ok(LockKeys::Skip) => Start::Run(Request::from_parts(parts, body), None),
-        Ok(LockKeys::One(key)) => one(config, parts, body, key),
-        Ok(LockKeys::Many(keys)) => {
-            let terms = config.terms(&parts);
-            Start::Wait(Box::pin(many(config.clone(), parts, body, keys, terms)))
-        }
+        Err(rejection) => Way::Answer(config.reject(rejection, parts)),
+        Ok(LockKeys::Skip) => Way::Run(None),
+        Ok(LockKeys::One(key)) => one(config, parts, key),
+        Ok(LockKeys::Many(keys)) => Way::Several(keys, config.terms(parts)),
     }
 }
 
-fn one<B: Send + 'static>(config: &Arc<Config>, parts: Parts, body: B, key: LockKey) -> Start<B> {
-    let terms = config.terms(&parts);
-    match reentry(config, &parts, &key, terms.mode) {
+fn one(config: &Arc<Config>, parts: &mut Parts, key: LockKey) -> Way {
+    let terms = config.terms(parts);
+    match reentry(config, parts, &key, terms.mode) {
         Reentry::None => {}
         Reentry::Reuse(held) => {
-            return run(config, parts, body, Guards::None, vec![held], terms);
+            let session = show(config, parts, Guards::None, vec![held], terms);
+            return Way::Run(Some(session));
         }
         Reentry::Refuse(kind) => {
-            let response = config.refuse_kind(
-                kind,
-                key.namespace(),
-                terms.grpc.clone(),
-                terms.applied,
-                Some(&parts),
-            );
-            return Start::Answer(Answer::Refusal(response));
+            let response =
+                config.refuse_kind(kind, key.namespace(), terms.told.clone(), Some(parts));
+            return Way::Answer(Answer::Refusal(response));
         }
     }
     let wish = config.wish(key, &terms);
-    match config.manager.shared().try_now(&wish) {
-        Some(Ok(guard)) => run(config, parts, body, Guards::One(guard), Vec::new(), terms),
-        Some(Err(error)) => failed(config, parts, body, &error, &wish.key, terms),
-        None => {
+    match config.manager.shared().try_now(&wish, terms.started) {
+        Some(Ok(guard)) => {
+            let session = show(config, parts, Guards::One(guard), Vec::new(), terms);
+            Way::Run(Some(session))
+        }
+        Some(Err(error)) => failed(config, parts, &error, &wish.key, terms),
+        None => Way::Queue(wish, terms),
+    }
+}
+
+fn go<B: Send + 'static>(config: &Arc<Config>, mut parts: Parts, body: B, way: Way) -> Start<B> {
+    match way {
+        Way::Run(session) => Start::Run(Request::from_parts(parts, body), session),
+        Way::Answer(answer) => Start::Answer(answer),
+        Way::Queue(wish, terms) => {
             let config = config.clone();
             Start::Wait(Box::pin(async move {
                 let key = wish.key.clone();
-                match config.manager.shared().acquire_queued(wish).await {
-                    Ok(guard) => run(&config, parts, body, Guards::One(guard), Vec::new(), terms),
-                    Err(error) => failed(&config, parts, body, &error, &key, terms),
-                }
+                let way = match config.manager.shared().acquire_queued(wish).await {
+                    Ok(guard) => Way::Run(Some(show(
+                        &config,
+                        &mut parts,
+                        Guards::One(guard),
+                        Vec::new(),
+                        terms,
+                    ))),
+                    Err(error) => failed(&config, &parts, &error, &key, terms),
+                };
+                go(&config, parts, body, way)
+            }))
+        }
+        Way::Several(keys, terms) => {
+            let config = config.clone();
+            Start::Wait(Box::pin(async move {
+                let way = many(&config, &mut parts, keys, terms).await;
+                go(&config, parts, body, way)
             }))
         }
     }
 }
 
 /// Several keys, already in canonical order so that two requests never wait for each other; all or none.
-async fn many<B>(
-    config: Arc<Config>,
-    parts: Parts,
-    body: B,
-    keys: Vec<LockKey>,
-    terms: Terms,
-) -> Start<B> {
+async fn many(config: &Arc<Config>, parts: &mut Parts, keys: Vec<LockKey>, terms: Terms) -> Way {
     let mut guards: Vec<LockGuard> = Vec::with_capacity(keys.len());
     let mut reused: Vec<HeldLock> = Vec::new();
     for key in keys {
-        let answer = match reentry(&config, &parts, &key, terms.mode) {
+        let answer = match reentry(config, parts, &key, terms.mode) {
             Reentry::Reuse(held) => {
                 reused.push(held);
                 continue;
             }
-            Reentry::Refuse(kind) => Start::Answer(Answer::Refusal(config.refuse_kind(
+            Reentry::Refuse(kind) => Answer::Refusal(config.refuse_kind(
                 kind,
                 key.namespace(),
-                terms.grpc.clone(),
-                terms.applied,
-                Some(&parts),
-            ))),
+                terms.told.clone(),
+                Some(parts),
+            )),
             Reentry::None => {
                 let wish = config.wish(key.clone(), &terms);
                 match config.manager.shared().acquire(wish).await {
@@ -167,15 +187,21 @@ async fn many<B>(
                     Err(error) => {
                         // All or nothing: what is held must be free before the answer goes out.
                         release_all(guards).await;
-                        return failed(&config, parts, body, &error, &key, terms);
+                        return failed(config, parts, &error, &key, terms);
                     }
                 }
             }
         };
         release_all(guards).await;
-        return answer;
+        return Way::Answer(answer);
     }
-    run(&config, parts, body, Guards::Many(guards), reused, terms)
+    Way::Run(Some(show(
+        config,
+        parts,
+        Guards::Many(guards),
+        reused,
+        terms,
+    )))
 }
 
 async fn release_all(mut guards: Vec<LockGuard>) {
@@ -185,36 +211,35 @@ async fn release_all(mut guards: Vec<LockGuard>) {
     }
 }
 
-fn run<B>(
+/// The session of a request that holds its locks, which the handler sees from now on.
+fn show(
     config: &Arc<Config>,
-    mut parts: Parts,
-    body: B,
+    parts: &mut Parts,
     guards: Guards,
     reused: Vec<HeldLock>,
     terms: Terms,
-) -> Start<B> {
-    let session = Session::new(config.clone(), guards, terms, &parts);
-    session.show(&mut parts, reused);
-    Start::Run(Request::from_parts(parts, body), Some(session))
+) -> Session {
+    let session = Session::new(config.clone(), guards, terms, parts);
+    session.show(parts, reused);
+    session
 }
 
 /// No lock: an answer, or the handler without it where the route says so.
-fn failed<B>(
+fn failed(
     config: &Arc<Config>,
-    parts: Parts,
-    body: B,
+    parts: &Parts,
     error: &crate::manager::AcquireError,
     key: &LockKey,
     terms: Terms,
-) -> Start<B> {
-    let answer = config.refuse(error, key, &terms, &parts);
+) -> Way {
+    let answer = config.refuse(error, key, terms, parts);
     if error.kind() == AcquireErrorKind::BackendUnavailable && config.policy.insecure_fail_open() {
         tracing::warn!(
             target: "tower_lock",
             namespace = key.namespace(),
             "the handler runs without its lock: the backend is unavailable and the route fails open"
         );
-        return Start::Run(Request::from_parts(parts, body), None);
+        return Way::Run(None);
     }
-    Start::Answer(answer)
+    Way::Answer(answer)
 }

@@ -5,6 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use tokio::time::Instant;
+
 use super::{
     config::Stats,
     session::{Guards, body_lost},
@@ -71,7 +73,7 @@ impl BodyWatch for BodyEndWatch {
 
     fn finished(self: Box<Self>) {
         for guard in self.guards.as_slice() {
-            self.stats.record(guard.hold().granted_at.elapsed());
+            self.stats.record(guard.hold().held_for(Instant::now()));
             drop(guard.start_release());
         }
     }

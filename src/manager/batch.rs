@@ -207,7 +207,7 @@ impl Shared {
         let lease = hold.lease.clone();
         let slept = self.suspended().saturating_sub(hold.suspended_before());
         let healthy = lease.dyn_lost().get().is_none()
-            && Instant::now() + hold.ttl / 4 + slept < lease.dyn_valid_until();
+            && Instant::now() + hold.ttl() / 4 + slept < lease.dyn_valid_until();
         if healthy {
             lineage.suspended_before = hold.suspended_before();
             lineage = hand_on(lease.clone(), lineage)?;

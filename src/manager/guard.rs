@@ -73,7 +73,7 @@ impl LockGuard {
 
     /// How long the acquire took.
     pub fn waited(&self) -> Duration {
-        self.hold.waited
+        self.hold.waited()
     }
 
     /// Whether the holder may act now: not lost, and inside the lease.
@@ -277,7 +277,7 @@ impl HeldLock {
 
     /// How long the request waited for the lock.
     pub fn waited(&self) -> Duration {
-        self.hold.waited
+        self.hold.waited()
     }
 
     /// Whether the handler may act now: not lost, not released, and inside the lease.

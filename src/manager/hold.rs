@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     Shared,
     batch::Lineage,
+    nanos,
     observe::Observed,
     plan::{Plan, lead},
 };
@@ -50,11 +51,9 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) lease: Arc<dyn DynLease>,
     pub(crate) plan: Arc<Plan>,
-    pub(crate) ttl: Duration,
-    /// The place in this process's own queue, under `Batched`.
-    pub(crate) lineage: Mutex<Option<Box<Lineage>>>,
-    pub(crate) granted_at: Instant,
-    pub(crate) waited: Duration,
+    ttl: u64,
+    granted_at: u64,
+    waited: u64,
     /// How long the machine had been suspended when the last acknowledged acquire or renewal was
     /// sent, at most: nanoseconds.
     suspended_before: AtomicU64,
@@ -62,7 +61,15 @@ pub(crate) struct Hold {
     gate: AtomicU8,
     renew_at: AtomicU64,
     hold_until: AtomicU64,
-    observed: Mutex<Option<Observed>>,
+    until_end: Mutex<UntilEnd>,
+}
+
+/// What a hold gives away when it ends.
+#[derive(Default)]
+struct UntilEnd {
+    /// The place in this process's own queue, under `Batched`.
+    lineage: Option<Box<Lineage>>,
+    observed: Observed,
 }
 
 /// Who a guard acts for.
@@ -93,9 +100,10 @@ impl Hold {
         releaser: Releaser,
         observed: Observed,
     ) -> Self {
+        let granted_at = shared.nanos(now);
         let hold = Self {
             renew_at: AtomicU64::new(0),
-            hold_until: AtomicU64::new(shared.nanos(now + plan.max_hold)),
+            hold_until: AtomicU64::new(granted_at.saturating_add(nanos(plan.max_hold))),
             owner: AtomicU8::new(match releaser {
                 Releaser::Layer => LAYER,
                 Releaser::Guard => TAKEN,
@@ -106,19 +114,34 @@ impl Hold {
             mode,
             token,
             lease,
-            ttl: lineage.as_ref().map_or(plan.ttl, |l| l.ttl),
+            ttl: nanos(lineage.as_ref().map_or(plan.ttl, |l| l.ttl)),
             plan,
-            lineage: Mutex::new(lineage),
-            granted_at: now,
-            waited,
-            suspended_before: AtomicU64::new(suspended_before.as_nanos() as u64),
-            observed: Mutex::new(Some(observed)),
+            granted_at,
+            waited: nanos(waited),
+            suspended_before: AtomicU64::new(nanos(suspended_before)),
+            until_end: Mutex::new(UntilEnd { lineage, observed }),
         };
         // The lease may have aged on its way to this holder, most of all when it was handed on.
-        let whole = hold.ttl.saturating_sub(drift_margin(hold.ttl));
+        let ttl = hold.ttl();
+        let whole = ttl.saturating_sub(drift_margin(ttl));
         let age = whole.saturating_sub(hold.lease.dyn_valid_until().saturating_duration_since(now));
-        hold.renew_in((hold.ttl / 3).saturating_sub(age), now);
+        hold.plan_renewal(nanos((ttl / 3).saturating_sub(age)), granted_at);
         hold
+    }
+
+    /// The lease's, which under `Batched` another route may have asked for.
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl)
+    }
+
+    /// How long the acquire took.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited)
+    }
+
+    /// For how long it has been held by then.
+    pub(crate) fn held_for(&self, now: Instant) -> Duration {
+        Duration::from_nanos(self.shared.nanos(now).saturating_sub(self.granted_at))
     }
 
     /// When the worker must look at this lock next: a renewal, the longest hold, the loss.
@@ -134,11 +157,8 @@ impl Hold {
                 u64::MAX
             } else {
                 self.shared
-                    .nanos(
-                        self.ends(suspended)
-                            .checked_sub(lead(self.ttl))
-                            .unwrap_or(self.granted_at),
-                    )
+                    .nanos(self.ends(suspended))
+                    .saturating_sub(nanos(lead(self.ttl())))
                     .min(self.hold_until.load(Ordering::Acquire))
             },
         }
@@ -148,7 +168,7 @@ impl Hold {
     pub(crate) fn loss_due(&self, now: Instant, suspended: Duration) -> Option<Loss> {
         if self.shared.nanos(now) >= self.hold_until.load(Ordering::Acquire) {
             Some(Loss::MaxHold)
-        } else if now + lead(self.ttl) >= self.ends(suspended) {
+        } else if now + lead(self.ttl()) >= self.ends(suspended) {
             Some(Loss::Expired)
         } else {
             None
@@ -184,9 +204,15 @@ impl Hold {
 
     /// Plans the next renewal: after `delay`, ± 10 %.
     pub(crate) fn renew_in(&self, delay: Duration, now: Instant) {
-        let jittered = delay.mul_f64(0.9 + 0.2 * fastrand::f64());
-        self.renew_at
-            .store(self.shared.nanos(now + jittered), Ordering::Release);
+        self.plan_renewal(nanos(delay), self.shared.nanos(now));
+    }
+
+    fn plan_renewal(&self, delay: u64, now: u64) {
+        let tenth = delay / 10;
+        let jittered = delay - tenth + fastrand::u64(..=2 * tenth);
+        // Never the mark of a renewal that is under way.
+        let at = now.saturating_add(jittered).min(RENEWING - 1);
+        self.renew_at.store(at, Ordering::Release);
     }
 
     /// Ends the hold at `until` if it would last longer.
@@ -201,9 +227,8 @@ impl Hold {
 
     /// The bound that `max_hold` sets: the end of a body does not bind a lock that left it.
     fn hold_for_max_hold(&self) {
-        let until = self.granted_at + self.plan.max_hold;
-        self.hold_until
-            .store(self.shared.nanos(until), Ordering::Release);
+        let until = self.granted_at.saturating_add(nanos(self.plan.max_hold));
+        self.hold_until.store(until, Ordering::Release);
     }
 
     /// Moves the right to release; `true` for the one caller that must now release.
@@ -273,7 +298,7 @@ impl Hold {
     /// Lets the next of this process contend for the key: under `Batched`, a holder that does not
     /// look at its loss would keep it to itself, although its lease ends.
     pub(crate) fn leave_batch(&self) {
-        let lineage = lock(&self.lineage).take();
+        let lineage = lock(&self.until_end).lineage.take();
         drop(lineage);
     }
 
@@ -290,7 +315,7 @@ impl Hold {
                 target: "tower_lock",
                 namespace = self.key.namespace(),
                 reason = loss.as_str(),
-                held_ms = self.granted_at.elapsed().as_millis() as u64,
+                held_ms = self.held_for(Instant::now()).as_millis() as u64,
                 "lock lost"
             );
         }
@@ -326,11 +351,14 @@ impl Hold {
             .is_ok()
     }
 
-    /// Tells the observers that it is over, once.
-    pub(crate) fn observe_end(&self) {
-        if let Some(observed) = lock(&self.observed).take() {
-            observed.ended(self.granted_at.elapsed(), self.lease.dyn_lost().get());
+    /// Tells the observers that it is over, and gives away its place in this process's queue.
+    pub(crate) fn end(&self) -> Option<Box<Lineage>> {
+        let UntilEnd { lineage, observed } = std::mem::take(&mut *lock(&self.until_end));
+        if observed.is_listened_to() {
+            let held = self.held_for(Instant::now());
+            observed.ended(held, self.lease.dyn_lost().get());
         }
+        lineage
     }
 }
 

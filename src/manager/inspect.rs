@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::LockManager;
 use crate::{backend::Mode, key::LockKey, lease::FencingToken};
 
@@ -51,7 +53,7 @@ impl LockManager {
                 key: hold.key.clone(),
                 mode: hold.mode,
                 fencing_token: hold.token,
-                held_for: hold.granted_at.elapsed(),
+                held_for: hold.held_for(Instant::now()),
                 remaining: hold.remaining(),
             });
         });

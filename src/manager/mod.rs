@@ -282,10 +282,7 @@ impl fmt::Debug for Shared {
 impl Shared {
     /// Nanoseconds from the manager's start to this moment.
     fn nanos(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.base)
-            .as_nanos()
-            .try_into()
-            .unwrap_or(u64::MAX)
+        nanos(at.saturating_duration_since(self.base))
     }
 
     fn instant(&self, nanos: u64) -> Instant {
@@ -306,6 +303,12 @@ impl Shared {
     pub(crate) fn held_here(&self, key: &LockKey) -> Option<Arc<Hold>> {
         self.registry.find(key)
     }
+}
+
+/// As a number; 584 years are for ever.
+fn nanos(duration: Duration) -> u64 {
+    (duration.as_secs().saturating_mul(1_000_000_000))
+        .saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 impl Drop for Shared {

@@ -11,6 +11,7 @@ use crate::{key::LockKey, lease::Loss};
 pub(crate) type Route = Option<Arc<str>>;
 
 /// One lock as it is observed, from the wish to the release.
+#[derive(Default)]
 pub(crate) struct Observed {
     /// Boxed and absent when nobody listens: a held lock stays small.
     span: Option<Box<Span>>,
@@ -22,18 +23,21 @@ pub(crate) struct Observed {
 
 impl Observed {
     pub(crate) fn start(key: &LockKey, route: &Route) -> Self {
-        let span = tracing::info_span!(
-            target: "tower_lock",
-            "lock",
-            "lock.namespace" = key.namespace(),
-            "lock.wait_ms" = Empty,
-            "lock.hold_ms" = Empty,
-            "lock.outcome" = Empty,
-        );
+        let span = || {
+            tracing::info_span!(
+                target: "tower_lock",
+                "lock",
+                "lock.namespace" = key.namespace(),
+                "lock.wait_ms" = Empty,
+                "lock.hold_ms" = Empty,
+                "lock.outcome" = Empty,
+            )
+        };
+        let listened = tracing::span_enabled!(target: "tower_lock", tracing::Level::INFO);
         #[cfg(not(feature = "metrics"))]
         let _ = route;
         Self {
-            span: (!span.is_disabled()).then(|| Box::new(span)),
+            span: listened.then(|| Box::new(span())),
             #[cfg(feature = "metrics")]
             labels: vec![
                 metrics::Label::new("namespace", key.namespace().to_owned()),
@@ -45,6 +49,11 @@ impl Observed {
             #[cfg(feature = "metrics")]
             gauge: None,
         }
+    }
+
+    /// Whether anybody wants to know; a clock need not be read for nobody.
+    pub(crate) fn is_listened_to(&self) -> bool {
+        cfg!(feature = "metrics") || self.span.is_some()
     }
 
     /// The request waits in the queue.

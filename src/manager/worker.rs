@@ -98,9 +98,7 @@ impl Shared {
     /// Ends a hold whose right to release was claimed; returns what is left to await.
     pub(super) fn end_hold(&self, hold: &Hold) -> Option<ReleaseFuture> {
         self.registry.remove(hold);
-        hold.observe_end();
-        let lineage = lock(&hold.lineage).take();
-        let release = match lineage {
+        let release = match hold.end() {
             Some(lineage) => self.end_lineage(hold, lineage),
             None => self.release(hold.lease.clone()),
         };
@@ -115,7 +113,12 @@ impl Shared {
         match lease.dyn_release_now() {
             Some(Ok(())) => None,
             Some(error) => Some(Box::pin(std::future::ready(error))),
-            None => Some(Box::pin(in_time(self.backend_timeout, lease.dyn_release()))),
+            None => {
+                // Its timer is the lock runtime's: the caller's may end before the answer comes.
+                let _entered = self.runtime.enter();
+                let release = in_time(self.backend_timeout, lease.dyn_release());
+                Some(Box::pin(release))
+            }
         }
     }
 
@@ -197,7 +200,7 @@ impl Shared {
             let due = hold.due(suspended);
             renew_at = renew_at.min(due.renew_at);
             lose_at = lose_at.min(due.lose_at);
-            least_ttl = least_ttl.min(hold.ttl);
+            least_ttl = least_ttl.min(hold.ttl());
         };
         self.registry.for_each(|hold| contain(|| scan(hold)));
         for (hold, loss) in lost {
@@ -252,7 +255,7 @@ async fn renew(hold: Arc<Hold>) {
     // A failure is tried again soon: until the lease ends there is time for several.
     let mut plan = Plan {
         hold: &hold,
-        delay: hold.ttl / 12,
+        delay: hold.ttl() / 12,
     };
     if hold.is_released() {
         return;
@@ -260,11 +263,11 @@ async fn renew(hold: Arc<Hold>) {
     let shared = &hold.shared;
     let suspended_before = shared.suspended();
     // Another attempt must still fit into the lease.
-    let limit = (hold.ttl / 3).min(shared.backend_timeout);
+    let limit = (hold.ttl() / 3).min(shared.backend_timeout);
     match in_time(limit, hold.lease.clone().dyn_renew()).await {
         Ok(()) => {
             hold.renewed(suspended_before);
-            plan.delay = hold.ttl / 3;
+            plan.delay = hold.ttl() / 3;
         }
         Err(error) if error.kind() == BackendErrorKind::Lost => {
             if !hold.is_released() {
@@ -305,15 +308,18 @@ async fn see_through(hold: &Hold, mut result: Result<(), BackendError>) {
     }
 }
 
-/// A backend's answer, or that there was none in time.
-pub(super) async fn in_time<T>(
+/// A backend's answer, or that there was none in time, by a timer of the runtime that calls this.
+pub(super) fn in_time<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, BackendError>>,
-) -> Result<T, BackendError> {
-    timeout(limit, answer).await.unwrap_or_else(|_| {
-        Err(BackendError::new(
-            BackendErrorKind::Unavailable,
-            "it did not answer in time",
-        ))
-    })
+) -> impl Future<Output = Result<T, BackendError>> {
+    let answer = timeout(limit, answer);
+    async move {
+        answer.await.unwrap_or_else(|_| {
+            Err(BackendError::new(
+                BackendErrorKind::Unavailable,
+                "it did not answer in time",
+            ))
+        })
+    }
 }
