@@ -19,8 +19,14 @@ use crate::{error::BackendError, sync::contain};
 
 /// A number that grows with every grant of a key; storage uses it to refuse a stale holder.
 ///
-/// Tokens are `1..=i64::MAX`, so every database can store them. Tokens of different backends
-/// are not comparable. Show the token to the storage on the *first* contact, reads included.
+/// Tokens are `1..=i64::MAX`, so every database can store them. Tokens of different backends, and
+/// of different keys, are not comparable. There are gaps. Show the token to the storage on the
+/// *first* contact, reads included: [`guide::guarantees`](crate::guide::guarantees) has the SQL and
+/// says why. In axum it is an extractor, for routes that hold one lock.
+///
+/// Chubby calls it a sequencer (M. Burrows, OSDI 2006); the name is Kleppmann's ([*How to do
+/// distributed locking*](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html),
+/// 2016).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
@@ -110,12 +116,24 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
-/// How far clocks may drift apart during a lease: 1 % of the ttl + 2 ms.
+/// How far clocks may drift apart during a lease: 1 % of the ttl + 2 ms, the margin that the
+/// clients of Redis' [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
+/// use.
 pub fn drift_margin(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
 
 /// The end of a lease whose request was sent at `sent`: the ttl less the [`drift_margin`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio::time::Instant;
+/// use tower_lock::lease::valid_until;
+///
+/// let sent = Instant::now();
+/// let end = valid_until(sent, Duration::from_secs(10));
+/// assert_eq!(end - sent, Duration::from_millis(9898));
+/// ```
 pub fn valid_until(sent: Instant, ttl: Duration) -> Instant {
     sent + ttl.saturating_sub(drift_margin(ttl))
 }

@@ -21,12 +21,15 @@ mod web;
 
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
+#[doc(inline)]
 pub use self::{
     backend::{LockBackend, MemoryBackend, Mode},
     error::{BackendError, BackendErrorKind, BoxError, ConfigError},
     key::{KeyExtractor, LockKey},
-    layer::{FromBody, FromHead, LockLayer, LockService, ResponseFuture},
     lease::{FencingToken, Lease, Loss, OwnerToken},
+};
+pub use self::{
+    layer::{FromBody, FromHead, LockLayer, LockService, ResponseFuture},
     manager::{
         AcquireError, AcquireErrorKind, HeldLock, HeldLocks, HeldState, LockGuard, LockManager,
         LockManagerBuilder, ManagerState, ShutdownReport, WaitingState,

@@ -29,6 +29,10 @@ impl From<Duration> for Wait {
 }
 
 /// Who is next.
+///
+/// Fairness has a price: a queue in arrival order hands the key to the longest waiter, who may be
+/// in another instance, so each hand-off costs round trips. `Batched` keeps it in the process for
+/// a while, `Unfair` gives it to whoever is fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fairness {
@@ -50,12 +54,15 @@ pub enum Fairness {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReleaseOn {
-    /// Sent before the response head, not awaited.
+    /// Sent before the response head, not awaited. A streamed body goes on without the lock.
     #[default]
     Head,
     /// Awaited before the response head goes out: the client's next request finds the key free.
+    /// Costs the backend's round trip; a release that fails is the reaper's, and the head goes out.
     HeadConfirmed,
-    /// At the end of the response body, for streams; at most this long after the head.
+    /// At the end of the response body, for streams: its last frame, an error, or its drop; at
+    /// most this long after the head. A lock that is lost before ends the body with an error
+    /// under [`OnLost::Abort`].
     BodyEnd {
         /// The longest time between the response head and the release.
         max: Duration,
@@ -69,7 +76,8 @@ pub enum OnDisconnect {
     /// It is dropped, as everywhere in hyper, and the lock is released.
     #[default]
     Cancel,
-    /// It finishes under the lock, on the application's runtime.
+    /// It finishes under its locks, those of outer layers included, on the application's runtime.
+    /// A timeout layer outside counts as a caller that leaves. Costs a box per locked request.
     Detach,
 }
 
@@ -77,25 +85,33 @@ pub enum OnDisconnect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// It is dropped before the lease can end, and the client gets a 500 `lock-lost`.
+    /// It is dropped at its next `.await` before the lease can end, and the client gets a 500
+    /// `lock-lost`. A handler that blocks its thread cannot be dropped.
     #[default]
     Abort,
-    /// `HeldLock::lost()` resolves and the handler decides.
+    /// [`HeldLock::lost`](crate::HeldLock::lost) resolves and the handler decides.
     Signal,
 }
 
 /// What a route needs its lock for.
+///
+/// A declaration that is checked against the backend when the layer is built, so that a route
+/// does not stand on a backend that cannot carry it. Changes nothing at request time. The two
+/// kinds of correctness also need a backend that reaches all instances, or
+/// [`LockManager::single_instance`](crate::LockManager::single_instance), and exclude
+/// [`with_insecure_fail_open`](LockPolicy::with_insecure_fail_open). See
+/// [`guide::guarantees`](crate::guide::guarantees).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Guarantee {
     /// Not to do work twice: a rare double hold costs work, not data.
     #[default]
     Efficiency,
-    /// Never to do it at the same time: needs a backend that agrees among its nodes, for the
-    /// whole fleet.
+    /// Never to do it at the same time: needs a backend that agrees among its nodes, and so does
+    /// not forget a grant. Even so a paused process can overlap with the next holder.
     Correctness,
-    /// Never a stale write: the storage compares fencing tokens, so any backend that has them
-    /// will do.
+    /// Never a stale write: the storage compares fencing tokens, so the backend may forget a
+    /// grant, but must have tokens that grow.
     CorrectnessFencedByStorage,
 }
 
@@ -117,6 +133,7 @@ pub enum Guarantee {
 ///     .with_on_lost(OnLost::Signal);
 /// assert_eq!(policy.max_hold(), Duration::from_secs(100));
 /// ```
+#[must_use = "a policy does nothing until a layer or an acquire takes it"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockPolicy {
     ttl: Duration,
@@ -171,7 +188,6 @@ impl LockPolicy {
     ///
     /// Shorter: a dead holder blocks its key for less time. Longer: more backend outage is
     /// survived without loss.
-    #[must_use]
     pub fn with_ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -179,7 +195,6 @@ impl LockPolicy {
 
     /// How long to wait for the lock. Default 5 s; a zero is [`Wait::Fail`]; at most
     /// `u32::MAX` ms, or [`Wait::Forever`].
-    #[must_use]
     pub fn with_wait(mut self, wait: impl Into<Wait>) -> Self {
         self.wait = match wait.into() {
             Wait::For(d) => Wait::from(d),
@@ -188,23 +203,21 @@ impl LockPolicy {
         self
     }
 
-    /// How far a client's `Prefer: wait=N` may raise the wait. Default: not above the route's
-    /// own wait; it may always lower it.
-    #[must_use]
+    /// How far a client's `Prefer: wait=N` (seconds, RFC 7240) may raise the wait. Default: not
+    /// above the route's own wait; it may always lower it, to 0 for not waiting. At most
+    /// `u32::MAX` ms. The response says what was applied, in `Preference-Applied`.
     pub fn with_max_prefer_wait(mut self, max: Duration) -> Self {
         self.max_prefer_wait = Some(max);
         self
     }
 
     /// Who is next. Default [`Fairness::BestAvailable`].
-    #[must_use]
     pub fn with_fairness(mut self, fairness: Fairness) -> Self {
         self.fairness = fairness;
         self
     }
 
     /// Exclusive or shared. Default exclusive. By method or closure: see the layer's setters.
-    #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -212,50 +225,45 @@ impl LockPolicy {
 
     /// How many may wait for one key in this process before the next is refused with 429.
     /// Default 64, at least 1. The manager bounds the sum over all keys.
-    #[must_use]
     pub fn with_max_waiters(mut self, max: usize) -> Self {
         self.max_waiters = max;
         self
     }
 
     /// When to release. Default [`ReleaseOn::Head`].
-    #[must_use]
     pub fn with_release_on(mut self, release_on: ReleaseOn) -> Self {
         self.release_on = release_on;
         self
     }
 
     /// What happens when the caller leaves. Default [`OnDisconnect::Cancel`].
-    #[must_use]
     pub fn with_on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
         self.on_disconnect = on_disconnect;
         self
     }
 
     /// What happens when the lock is lost. Default [`OnLost::Abort`].
-    #[must_use]
     pub fn with_on_lost(mut self, on_lost: OnLost) -> Self {
         self.on_lost = on_lost;
         self
     }
 
-    /// How long one holder may keep the lock; then it is lost. Default 10 × ttl; at most 30 days.
-    #[must_use]
+    /// How long one holder may keep the lock; then it is lost, as `on_lost` says
+    /// ([`Loss::MaxHold`](crate::Loss::MaxHold)). Default 10 × ttl; 1 ms to 30 days.
     pub fn with_max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
     /// Runs the handler **without the lock** when the backend is unavailable. Default: refuse
-    /// with 503. Contention is still refused.
-    #[must_use]
+    /// with 503. Contention is still refused. The handler sees no lock then: take
+    /// `Option<HeldLock>`.
     pub fn with_insecure_fail_open(mut self) -> Self {
         self.insecure_fail_open = true;
         self
     }
 
     /// What the lock is for. Default [`Guarantee::Efficiency`].
-    #[must_use]
     pub fn with_guarantee(mut self, guarantee: Guarantee) -> Self {
         self.guarantee = guarantee;
         self

@@ -21,7 +21,9 @@ use super::{
 /// A key from parameters of the matched route, such as `id` of `/orders/{id}/pay`.
 ///
 /// Values are percent-decoded as the handler's `Path` sees them: `/orders/42` and `/orders/%34%32`
-/// are one key. Case, and everything else, counts as it is. Method, route and prefix do not
+/// are one key. Case, and everything else, counts as it is: `/orders/42` and `/orders/042` are two
+/// keys, so where the handler parses a number, derive the key from the parsed value, by
+/// [`from_extractors`](super::from_extractors). Method, route and prefix do not
 /// count: `/orders/{id}/pay` and `/orders/{id}/refund` exclude each other, and so do two nested
 /// routers that use the same namespace.
 ///

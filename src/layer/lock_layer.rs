@@ -45,7 +45,8 @@ pub struct LockLayer<K = FromHead> {
 }
 
 impl LockLayer {
-    /// A layer that locks the keys which the extractor derives from a request's head.
+    /// A layer that locks the keys which the extractor derives from a request's head, with the
+    /// defaults of [`LockPolicy`]. The request's body is not touched.
     ///
     /// # Panics
     ///
@@ -63,6 +64,22 @@ impl LockLayer<FromBody> {
     /// A layer that locks the keys which the extractor derives from a request's buffered body.
     /// The inner service gets the identical bytes as
     /// [`RequestBody`](crate::RequestBody).
+    ///
+    /// A body above the extractor's limit is answered with 413, before it is read where its length
+    /// is known. Each waiting request holds its body in memory. Because the body was read, a
+    /// client that leaves is noticed while it waits.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Router, routing::post};
+    /// use tower_lock::{LockLayer, LockManager, MemoryBackend, key::JsonKey};
+    ///
+    /// let locks = LockManager::new(MemoryBackend::new());
+    /// let by_order = JsonKey::new("order", "/order/id").with_max_body(16 * 1024);
+    /// let pay = post(async |body: String| body).route_layer(LockLayer::buffered(&locks, by_order));
+    /// let app: Router = Router::new().route("/pay", pay);
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -155,13 +172,25 @@ impl<K> LockLayer<K> {
         self.change(|policy| policy.with_guarantee(guarantee))
     }
 
-    /// Replaces the whole policy.
+    /// Replaces the whole policy. What concerns HTTP only, below, stays.
     #[track_caller]
     pub fn with_policy(self, policy: LockPolicy) -> Self {
         must(self.try_with_policy(policy))
     }
 
     /// Replaces the whole policy, for configuration that is read at run time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_lock::{LockLayer, LockManager, LockPolicy, MemoryBackend, key::HeaderKey};
+    ///
+    /// let locks = LockManager::new(MemoryBackend::new());
+    /// let ttl = Duration::from_millis(5); // from a file
+    /// let error = LockLayer::new(&locks, HeaderKey::new("order", "x-order-id"))
+    ///     .try_with_policy(LockPolicy::new().with_ttl(ttl))
+    ///     .unwrap_err();
+    /// assert_eq!(error.to_string(), "ttl is 5ms, accepted is 50ms to 86400s");
+    /// ```
     ///
     /// # Errors
     ///
@@ -187,7 +216,12 @@ impl<K> LockLayer<K> {
 /// Each setter panics at the caller's line if its value is not accepted.
 impl<K> LockLayer<K> {
     /// Which methods are locked. Default: every method but the safe ones (`GET`, `HEAD`,
-    /// `OPTIONS`, `TRACE`) and `CONNECT`. Name `GET` here to lock it; the others never are.
+    /// `OPTIONS`, `TRACE`, `QUERY`) and `CONNECT`. Name `GET` or `QUERY` here to lock them.
+    ///
+    /// # Panics
+    ///
+    /// If the list is empty, or names `HEAD`, `OPTIONS`, `TRACE` or `CONNECT`, which are never
+    /// locked.
     #[track_caller]
     pub fn with_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let config = Arc::make_mut(&mut self.config);
@@ -196,7 +230,21 @@ impl<K> LockLayer<K> {
     }
 
     /// Methods that lock in shared mode, such as `GET` beside an exclusive `POST`. They are
-    /// locked as if named in [`with_methods`](Self::with_methods).
+    /// locked as if named in [`with_methods`](Self::with_methods), beside its list or the default.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_lock::{LockLayer, LockManager, MemoryBackend, key::HeaderKey};
+    ///
+    /// let locks = LockManager::new(MemoryBackend::new());
+    /// // Readers together, writers alone, all in arrival order.
+    /// let layer = LockLayer::new(&locks, HeaderKey::new("document", "x-document"))
+    ///     .with_shared_methods([Method::GET]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the backend has no shared mode, or the list names a method that is never locked.
     #[track_caller]
     pub fn with_shared_methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         let config = Arc::make_mut(&mut self.config);
@@ -207,7 +255,12 @@ impl<K> LockLayer<K> {
         self
     }
 
-    /// Chooses the mode for each request, before any other rule.
+    /// Chooses the mode for each request, before any other rule. It sees the head as the key
+    /// extractor left it, and only for methods that are locked.
+    ///
+    /// # Panics
+    ///
+    /// If the backend has no shared mode.
     #[track_caller]
     pub fn with_mode_fn(mut self, mode: impl Fn(&Parts) -> Mode + Send + Sync + 'static) -> Self {
         let config = Arc::make_mut(&mut self.config);
@@ -238,7 +291,27 @@ impl<K> LockLayer<K> {
     /// [`Refusal`] is put into the extensions of whatever this returns.
     ///
     /// The head is copied for each locked request then, because a lock can be lost after the
-    /// handler has taken it.
+    /// handler has taken it. The answer is sent as it is: `Retry-After` and other headers are
+    /// yours.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Response, request::Parts};
+    /// use tower_lock::{LockLayer, LockManager, MemoryBackend, Refusal, key::HeaderKey};
+    ///
+    /// let locks = LockManager::new(MemoryBackend::new());
+    /// let layer = LockLayer::new(&locks, HeaderKey::new("order", "x-order-id")).on_refuse(
+    ///     |refusal: &Refusal, _: &Parts| {
+    ///         let mut response = Response::new(Bytes::from(refusal.detail().to_owned()));
+    ///         *response.status_mut() = refusal.status();
+    ///         if let Some(after) = refusal.retry_after() {
+    ///             let seconds = after.as_secs_f64().ceil() as u64;
+    ///             response.headers_mut().insert("retry-after", seconds.into());
+    ///         }
+    ///         response
+    ///     },
+    /// );
+    /// ```
     pub fn on_refuse(
         mut self,
         refuse: impl Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync + 'static,

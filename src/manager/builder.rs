@@ -17,6 +17,16 @@ use super::{
 use crate::{backend::DynLockBackend, clock, error::ConfigError, runtime};
 
 /// Makes a [`LockManager`]; from [`LockManager::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_lock::{LockManager, MemoryBackend};
+///
+/// let locks = LockManager::builder(MemoryBackend::new())
+///     .max_waiters(1000)
+///     .backend_timeout(Duration::from_secs(2))
+///     .build();
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 #[derive(Debug)]
 pub struct LockManagerBuilder {

@@ -44,6 +44,21 @@ impl AcquireErrorKind {
 }
 
 /// Why a lock was not acquired. "Held by another" and "the backend failed" are never mixed.
+///
+/// ```
+/// # use tower_lock::{AcquireErrorKind, LockKey, LockManager, LockPolicy, MemoryBackend, Wait};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let locks = LockManager::new(MemoryBackend::new());
+/// let once = LockPolicy::new().with_wait(Wait::Fail);
+/// match locks.acquire(LockKey::new("job", "nightly"), &once).await {
+///     Ok(guard) => guard.release().await?, // after the work
+///     Err(error) if error.kind() == AcquireErrorKind::Contended => {} // another instance works
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AcquireError {
     kind: AcquireErrorKind,

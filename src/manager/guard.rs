@@ -22,7 +22,25 @@ use crate::{
 /// Owns a lock: releases it when told to, or from the reaper when dropped.
 ///
 /// `Drop` never blocks, waits, spawns or panics: it wakes the manager's reaper, which releases
-/// from the lock runtime. Call [`release`](Self::release) to know the outcome.
+/// from the lock runtime, a moment later. Call [`release`](Self::release) to know the outcome.
+///
+/// The manager renews the lock for as long as the guard lives, up to the policy's `max_hold`. It
+/// aborts nothing: work beside [`lost`](Self::lost), so that the work ends with the lock.
+///
+/// ```
+/// # use tower_lock::{LockKey, LockManager, LockPolicy, MemoryBackend};
+/// # async fn send_invoices() {}
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = LockManager::new(MemoryBackend::new());
+/// let guard = locks.acquire(LockKey::new("job", "invoices"), &LockPolicy::new()).await?;
+/// tokio::select! {
+///     loss = guard.lost() => eprintln!("stopped: {}", loss.as_str()),
+///     () = send_invoices() => guard.release().await?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     hold: Arc<Hold>,
@@ -82,7 +100,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// The backend's. The lease then runs out by itself; the reaper goes on trying until it has.
+    /// The backend's, such as `Unavailable` where the connection is lost. The lease then runs out
+    /// by itself; the reaper goes on trying until it has. A lock that was lost before is no error.
     ///
     /// # Cancellation safety
     ///
@@ -174,7 +193,29 @@ impl Drop for Releasing {
 
 /// A view of a held lock: the handler gets it as an extension of its request and as an extractor.
 ///
-/// Cheap to clone; releases nothing. Where several layers locked, [`HeldLocks`] shows all.
+/// Cheap to clone; releases nothing. Where several layers locked, [`HeldLocks`] shows all, and this
+/// is the innermost one.
+///
+/// Under [`OnLost::Signal`](crate::OnLost::Signal) a handler looks after its lock itself:
+///
+/// ```
+/// use tower_lock::HeldLock;
+///
+/// # async fn step(_: u32) {}
+/// async fn import(lock: HeldLock) -> &'static str {
+///     for part in 0..10 {
+///         if !lock.is_held() {
+///             return "stopped between two parts";
+///         }
+///         step(part).await; // shows lock.fencing_token() to the storage
+///     }
+///     "done"
+/// }
+/// # #[cfg(feature = "axum")]
+/// # let _: axum::Router = axum::Router::new().route("/", axum::routing::post(import));
+/// ```
+///
+/// Outside axum: `request.extensions().get::<HeldLock>()`.
 #[derive(Clone)]
 pub struct HeldLock {
     hold: Arc<Hold>,
@@ -256,7 +297,8 @@ impl HeldLock {
     }
 
     /// Moves the lock out of the middleware, into a WebSocket, a stream or a task: it is then
-    /// released with the guard, not with the response, and its loss is the guard owner's to see.
+    /// released with the guard, not with the response, and its loss is the guard owner's to see:
+    /// the handler is no longer dropped for it.
     ///
     /// `None` if it was moved before, is released, or came from
     /// [`LockManager::acquire`](crate::LockManager::acquire).
@@ -273,7 +315,19 @@ impl fmt::Debug for HeldLock {
     }
 }
 
-/// All locks that a request holds, the innermost layer's first.
+/// All locks that a request holds, the innermost layer's first. An extractor in axum.
+///
+/// ```
+/// use tower_lock::HeldLocks;
+///
+/// // A layer locks `account` twice, another one `tenant`.
+/// async fn transfer(locks: HeldLocks) -> String {
+///     let accounts = locks.iter().filter(|lock| lock.key().namespace() == "account");
+///     let tokens: Vec<_> = accounts.map(|lock| lock.fencing_token()).collect();
+///     format!("{tokens:?}, in canonical order; tenant: {:?}", locks.get("tenant"))
+/// }
+/// # let _ = transfer(HeldLocks::default());
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct HeldLocks(Option<HeldLock>);
 

@@ -170,6 +170,21 @@ impl LockManager {
     /// Acquires several keys in canonical order, so that two callers never deadlock; all or
     /// nothing. Equal keys are acquired once. The wait bounds the whole.
     ///
+    /// The guards come in canonical order, which is not the caller's; each has a token of its own.
+    ///
+    /// ```
+    /// # use tower_lock::{LockKey, LockManager, LockPolicy, MemoryBackend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = LockManager::new(MemoryBackend::new());
+    /// let accounts = [9, 4, 9].map(|number| LockKey::new("account", number));
+    /// let guards = locks.acquire_all(accounts, &LockPolicy::new()).await?;
+    /// assert_eq!(guards.len(), 2);
+    /// assert_eq!(guards[0].key(), &LockKey::new("account", 4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); what was acquired until then is released before the error
@@ -207,11 +222,12 @@ impl LockManager {
         }
     }
 
-    /// What the backend knows of the key, over all instances.
+    /// What the backend knows of the key, over all instances as far as it reaches. A moment old
+    /// when it arrives: for operators, not to decide by. Cancel safe.
     ///
     /// # Errors
     ///
-    /// The backend's.
+    /// The backend's, such as `Unavailable` where the connection is lost.
     pub async fn inspect_key(&self, key: &LockKey) -> Result<KeyState, BackendError> {
         let shared = &self.shared;
         worker::in_time(shared.backend_timeout, shared.backend.dyn_inspect(key)).await
@@ -219,11 +235,16 @@ impl LockManager {
 
     /// Takes the key from whoever holds it, here or elsewhere, and tells them. For operators: it
     /// breaks exclusion by intent, and only fencing by the storage stops a holder that does not
-    /// look. Returns whether somebody held it.
+    /// look. Returns whether somebody held it. Waiters are served next.
     ///
     /// # Errors
     ///
-    /// The backend's.
+    /// The backend's. After `Unavailable` the key may have been taken or not; repeating is harmless
+    /// to a holder of before and takes the key from a new one.
+    ///
+    /// # Cancellation safety
+    ///
+    /// A dropped future may still take effect.
     pub async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         let shared = &self.shared;
         worker::in_time(

@@ -30,7 +30,8 @@ impl LockManager {
     /// is still held is released.
     ///
     /// Call it before the process ends, so that other instances need not wait for leases to run
-    /// out. Holders include detached handlers and sockets that took their guard, which a server's
+    /// out, and together with the server's graceful shutdown:
+    /// [`guide::operations`](crate::guide::operations) has the lines. Holders include detached handlers and sockets that took their guard, which a server's
     /// own graceful shutdown does not wait for. What is still running after this call runs
     /// without its lock: end the process.
     ///

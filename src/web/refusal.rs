@@ -18,9 +18,10 @@ const MAX_RETRY_MS: u64 = 30_000;
 
 /// Why a request was refused before, or instead of, the handler's answer.
 ///
-/// It is in the extensions of every response that a layer of this crate answers itself, and is
-/// what `on_refuse` gets to write its own answer. It holds no key, no holder and no text of the
-/// backend.
+/// It is in the extensions of every response that a layer of this crate answers itself, so that
+/// layers outside can tell (`response.extensions().get::<Refusal>()`), and is what
+/// [`on_refuse`](crate::LockLayer::on_refuse) gets to write its own answer. It holds no key, no
+/// holder and no text of the backend.
 #[derive(Clone)]
 pub struct Refusal {
     kind: RefusalKind,

@@ -86,7 +86,24 @@ use crate::{
 /// Locks within one process. Clones share one table.
 ///
 /// See the [module](self) for what it promises. It needs a tokio runtime with a timer, but only
-/// for those who wait.
+/// for those who wait. There is no connection, so nothing is ever `Unavailable`.
+///
+/// A test provokes a loss:
+///
+/// ```
+/// use tower_lock::{LockKey, LockManager, LockPolicy, Loss, MemoryBackend};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let backend = MemoryBackend::new();
+/// let locks = LockManager::new(backend.clone());
+/// let guard = locks.acquire(LockKey::new("order", 7), &LockPolicy::new()).await?;
+///
+/// assert!(backend.lose(guard.key(), Loss::Expired));
+/// assert_eq!(guard.lost().await, Loss::Expired);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// A request of an owner that already waits takes over the place in the queue; the older future
 /// ends with `WaitTimedOut`. A request of an owner that holds gets the same lease again, which is
