@@ -63,7 +63,7 @@ impl OwnResponse {
 /// Without its headers and body: they may hold secrets.
 impl fmt::Debug for OwnResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnResponse").field(&self.status()).finish()
+        fmt::Debug::fmt(&self.status(), f)
     }
 }
 

@@ -113,7 +113,12 @@ impl Shared {
         match lease.dyn_release_now() {
             Some(Ok(())) => None,
             Some(error) => Some(Box::pin(std::future::ready(error))),
-            None => Some(Box::pin(in_time(self.backend_timeout, lease.dyn_release()))),
+            None => {
+                // Its timer is the lock runtime's: the caller's may end before the answer comes.
+                let _entered = self.runtime.enter();
+                let release = in_time(self.backend_timeout, lease.dyn_release());
+                Some(Box::pin(release))
+            }
         }
     }
 
@@ -303,15 +308,18 @@ async fn see_through(hold: &Hold, mut result: Result<(), BackendError>) {
     }
 }
 
-/// A backend's answer, or that there was none in time.
-pub(super) async fn in_time<T>(
+/// A backend's answer, or that there was none in time, by a timer of the runtime that calls this.
+pub(super) fn in_time<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, BackendError>>,
-) -> Result<T, BackendError> {
-    timeout(limit, answer).await.unwrap_or_else(|_| {
-        Err(BackendError::new(
-            BackendErrorKind::Unavailable,
-            "it did not answer in time",
-        ))
-    })
+) -> impl Future<Output = Result<T, BackendError>> {
+    let answer = timeout(limit, answer);
+    async move {
+        answer.await.unwrap_or_else(|_| {
+            Err(BackendError::new(
+                BackendErrorKind::Unavailable,
+                "it did not answer in time",
+            ))
+        })
+    }
 }

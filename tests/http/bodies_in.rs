@@ -57,7 +57,7 @@ fn counted(chunks: usize) -> (Body, Arc<AtomicUsize>) {
 }
 
 fn body_of(
-    mut next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static,
+    next: impl FnMut() -> Option<Bytes> + Send + Unpin + 'static,
 ) -> impl http_body::Body<Data = Bytes, Error = std::convert::Infallible> {
     struct Chunks<F>(F);
     impl<F: FnMut() -> Option<Bytes> + Unpin> futures_core::Stream for Chunks<F> {

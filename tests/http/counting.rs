@@ -37,6 +37,7 @@ struct Inner {
 struct Grant {
     lease: Option<Arc<MemoryLease>>,
     releases: usize,
+    confirmed: usize,
 }
 
 impl CountingBackend {
@@ -67,10 +68,19 @@ impl CountingBackend {
 
     /// How often each grant was released, in the order of grants.
     pub(crate) fn releases(&self) -> Vec<usize> {
+        self.in_order(|grant| grant.releases)
+    }
+
+    /// How many releases of each grant were seen through to their answer.
+    pub(crate) fn confirmed(&self) -> Vec<usize> {
+        self.in_order(|grant| grant.confirmed)
+    }
+
+    fn in_order(&self, count: impl Fn(&Grant) -> usize) -> Vec<usize> {
         let grants = self.0.grants.lock().unwrap();
-        let mut releases: Vec<_> = grants.iter().map(|(t, g)| (*t, g.releases)).collect();
-        releases.sort_unstable();
-        releases.into_iter().map(|(_, n)| n).collect()
+        let mut counts: Vec<_> = grants.iter().map(|(t, g)| (*t, count(g))).collect();
+        counts.sort_unstable();
+        counts.into_iter().map(|(_, n)| n).collect()
     }
 
     /// Whether no key has a holder or a waiter.
@@ -126,6 +136,7 @@ impl LockBackend for CountingBackend {
         let grant = Grant {
             lease: Some(lease.clone()),
             releases: 0,
+            confirmed: 0,
         };
         let token = lease.fencing_token().get();
         self.0.grants.lock().unwrap().insert(token, grant);
@@ -193,6 +204,8 @@ impl Lease for CountingLease {
         drop(kept);
         // Done, but the answer is still under way.
         Pauses(self.backend.pauses).await;
+        let mut grants = self.backend.grants.lock().unwrap();
+        grants.get_mut(&token).expect("granted").confirmed += 1;
         result
     }
 }

@@ -182,8 +182,8 @@ async fn nothing_left(locks: &LockManager, backend: &CountingBackend, case: impl
         state.held.is_empty() && state.waiting.is_empty() && backend.is_empty()
     })
     .await;
-    until("all releases are counted", || {
-        backend.releases().iter().all(|n| *n >= 1)
+    until("all releases are seen through", || {
+        backend.confirmed().iter().all(|n| *n >= 1)
     })
     .await;
     assert!(

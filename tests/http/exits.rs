@@ -123,7 +123,11 @@ where
                     lab.backend.is_empty() && lab.locks.inspect().held.is_empty()
                 })
                 .await;
-                until("the release is counted", || lab.backend.releases() == [1]).await;
+                until("the release is seen through", || {
+                    lab.backend.confirmed() == [1]
+                })
+                .await;
+                assert_eq!(lab.backend.releases(), [1]);
             }
         }
     }

@@ -191,10 +191,6 @@ fn a_runtime_that_is_dropped_with_guards_alive() {
     });
     assert_eq!(backend.memory.len(), 20);
     drop(runtime);
-    assert!(
-        locks.inspect().held.len() < 20,
-        "dropping reached the manager"
-    );
 
     let other = tokio::runtime::Builder::new_current_thread()
         .enable_all()
