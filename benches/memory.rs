@@ -184,14 +184,14 @@ fn bytes(count: usize) {
         ),
         runtime: &runtime,
     };
-    let (kept, after, size) = waiting(count, &hold, || {
+    let (kept, after, size) = waiting(count, hold, || {
         let (locks, policy) = (&locks, &policy);
         async move { drop(locks.acquire(key(7), policy).await) }
     });
     add("waiter, LockManager", kept, after, size);
 
     let layer = lock_by_header(&locks, patient()).layer(Plain);
-    let (kept, after, size) = waiting(count, &hold, || {
+    let (kept, after, size) = waiting(count, hold, || {
         let response = layer.clone().call(plain_request(7));
         async move { drop(response.await) }
     });
