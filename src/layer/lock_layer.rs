@@ -6,7 +6,11 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode, request::Parts};
 use tower_layer::Layer;
 
-use super::{config::Config, service::LockService};
+use super::{
+    config::Config,
+    key_source::{FromBody, FromHead},
+    service::LockService,
+};
 use crate::{
     backend::Mode,
     error::ConfigError,
@@ -15,26 +19,6 @@ use crate::{
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
     web::{ProblemBase, Refusal, contended_status},
 };
-
-/// A layer whose keys come from the request's head; see [`LockLayer::new`].
-#[derive(Clone)]
-pub struct FromHead(pub(super) Arc<dyn KeyExtractor>);
-
-/// A layer whose keys come from the request's body; see [`LockLayer::buffered`].
-#[derive(Clone)]
-pub struct FromBody(pub(super) Arc<dyn BodyKeyExtractor>);
-
-impl fmt::Debug for FromHead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromHead")
-    }
-}
-
-impl fmt::Debug for FromBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromBody")
-    }
-}
 
 #[doc = include_str!("../docs/lock_layer.md")]
 #[must_use = "a layer does nothing until it wraps a service"]

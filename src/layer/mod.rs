@@ -2,6 +2,8 @@
 
 mod config;
 mod future;
+mod guards;
+mod key_source;
 mod lock_layer;
 mod refuse;
 mod service;
@@ -11,6 +13,7 @@ mod watch;
 
 pub use self::{
     future::ResponseFuture,
-    lock_layer::{FromBody, FromHead, LockLayer},
+    key_source::{FromBody, FromHead},
+    lock_layer::LockLayer,
     service::LockService,
 };

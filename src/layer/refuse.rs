@@ -1,5 +1,7 @@
 //! From an error to the answer that the client gets.
 
+use std::error::Error as _;
+
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 use tokio::time::Instant;
@@ -35,7 +37,6 @@ impl Config {
         terms: Terms,
         parts: &Parts,
     ) -> Answer {
-        self.log(error, key, parts);
         let kind = match error.kind() {
             AcquireErrorKind::Contended => RefusalKind::LockBusy,
             // It lost its place, and the handler never ran: the same to the client.
@@ -95,7 +96,7 @@ impl Config {
 
     /// A wait that ended for a reason in this process is worth a line: such a wait never ends
     /// well, however long it is.
-    fn log(&self, error: &AcquireError, key: &LockKey, parts: &Parts) {
+    pub(super) fn log(&self, error: &AcquireError, key: &LockKey, parts: &Parts) {
         match error.kind() {
             AcquireErrorKind::WaitTimedOut => {
                 if let Some(outer) = parts.extensions.get::<HeldLock>() {
@@ -119,7 +120,8 @@ impl Config {
             AcquireErrorKind::BackendUnavailable | AcquireErrorKind::Config => tracing::error!(
                 target: "tower_lock",
                 namespace = key.namespace(),
-                error = error as &dyn std::error::Error,
+                // Its context is written for logs; what lies below is the server's own text.
+                error = error.source().map(tracing::field::display),
                 "the lock backend could not give an answer"
             ),
             _ => {}

@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::{
     config::Config,
     future::ResponseFuture,
-    lock_layer::{FromBody, FromHead},
+    key_source::{FromBody, FromHead},
     start::{self, Start},
 };
 use crate::{

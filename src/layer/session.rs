@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::{
     config::{Config, Terms, Told},
+    guards::Guards,
     refuse::tell_applied,
     watch::BodyEndWatch,
 };
 use crate::{
     backend::Mode,
-    error::BoxError,
     key::LockKey,
     lease::Loss,
     manager::{
@@ -38,33 +38,6 @@ pub(super) struct Session {
     parts: Option<Box<Parts>>,
     /// The locks of the outer layers, only where the handler may be detached.
     outer: Option<HeldLock>,
-}
-
-/// Most requests lock one key, and pay for no `Vec`.
-pub(super) enum Guards {
-    None,
-    One(LockGuard),
-    Many(Vec<LockGuard>),
-}
-
-impl Guards {
-    pub(super) fn as_slice(&self) -> &[LockGuard] {
-        match self {
-            Self::None => &[],
-            Self::One(guard) => std::slice::from_ref(guard),
-            Self::Many(guards) => guards,
-        }
-    }
-
-    /// Those whose loss is the layer's to see. A shutdown may have released them.
-    fn not_taken(&self) -> impl Iterator<Item = &LockGuard> {
-        self.as_slice().iter().filter(|g| !g.hold().is_taken())
-    }
-
-    /// Those whose release is still the layer's: the handler has not taken them.
-    fn layers(&self) -> impl Iterator<Item = &LockGuard> {
-        self.as_slice().iter().filter(|g| g.hold().is_layers())
-    }
 }
 
 /// What the handler's end leads to.
@@ -296,9 +269,4 @@ pub(super) fn reentry(config: &Config, parts: &Parts, key: &LockKey, mode: Mode)
         Some(outer) if !outer.is_held() => Reentry::Refuse(RefusalKind::LockLost),
         Some(outer) => Reentry::Reuse(outer.clone()),
     }
-}
-
-/// The error that ends a body whose lock was lost.
-pub(super) fn body_lost(loss: Loss) -> BoxError {
-    format!("the lock of this response was lost: {}", loss.as_str()).into()
 }

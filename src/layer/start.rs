@@ -8,8 +8,9 @@ use http_body::Body;
 
 use super::{
     config::{Config, Terms, Told},
+    guards::Guards,
     refuse::Answer,
-    session::{Guards, Reentry, Session, reentry},
+    session::{Reentry, Session, reentry},
 };
 use crate::{
     error::BoxError,
@@ -206,14 +207,14 @@ fn failed(
     key: &LockKey,
     terms: Terms,
 ) -> Way {
-    let answer = config.refuse(error, key, terms, parts);
+    config.log(error, key, parts);
     if error.kind() == AcquireErrorKind::BackendUnavailable && config.policy.insecure_fail_open() {
         tracing::warn!(
             target: "tower_lock",
             namespace = key.namespace(),
-            "the handler runs without its lock: the backend is unavailable and the route fails open"
+            "the handler runs without its lock: the route fails open"
         );
         return Way::Run(None);
     }
-    Way::Answer(answer)
+    Way::Answer(config.refuse(error, key, terms, parts))
 }

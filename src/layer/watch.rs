@@ -7,11 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{
-    config::Stats,
-    session::{Guards, body_lost},
-};
-use crate::{error::BoxError, web::BodyWatch};
+use super::{config::Stats, guards::Guards};
+use crate::{error::BoxError, lease::Loss, web::BodyWatch};
 
 /// The locks of a response body. The body is polled between `poll_lost` and `left`, so the manager
 /// knows when it is not, and a body that has had its time is never polled again.
@@ -77,4 +74,9 @@ impl BodyWatch for BodyEndWatch {
             drop(guard.start_release());
         }
     }
+}
+
+/// The error that ends a body whose lock was lost.
+fn body_lost(loss: Loss) -> BoxError {
+    format!("the lock of this response was lost: {}", loss.as_str()).into()
 }

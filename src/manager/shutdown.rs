@@ -41,7 +41,8 @@ impl LockManager {
         shared.closing.store(true, Ordering::SeqCst);
         shared.draining.cancel();
         let mut report = ShutdownReport::default();
-        let held = shared.registry.len();
+        // A guard that was dropped just now is the reaper's already.
+        let held = shared.held().iter().filter(|h| !h.is_released()).count();
         shared.until_free(grace).await;
         let after_grace = shared.registry.len();
         report.finished = held.saturating_sub(after_grace);
