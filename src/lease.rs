@@ -283,7 +283,7 @@ pub trait Lease: fmt::Debug + Send + Sync + 'static {
     /// How many tokens were reserved, `fencing_token()` included; 1 without a reservation.
     fn reserved_tokens(&self) -> u32;
 
-    /// Until when the holder may act, unless renewed (must 2).
+    /// Until when the holder may act, unless renewed (must 2). It only moves to later.
     fn valid_until(&self) -> Instant;
 
     /// Extends the lease to a whole ttl from now, if this owner still holds it (must 7).

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     AcquireError, AcquireErrorKind, Hold, LockGuard, Releaser, Shared,
     batch::Lineage,
+    nanos,
     observe::{Observed, Route},
     plan::{Plan, lead},
     worker::in_time,
@@ -168,7 +169,8 @@ impl Shared {
             let slept = self.suspended().saturating_sub(suspended_before);
             let lost = granted.lease.dyn_lost().get().is_some();
             let now = Instant::now();
-            if !lost && now + lead(wish.plan.ttl) + slept < granted.lease.dyn_valid_until() {
+            let told = Duration::from_nanos(lead(nanos(wish.plan.ttl)));
+            if !lost && now + told + slept < granted.lease.dyn_valid_until() {
                 return Ok((granted, now, suspended_before));
             }
             self.discard(granted);

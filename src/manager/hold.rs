@@ -22,7 +22,7 @@ use crate::{
     backend::{DynLease, Mode},
     clock,
     key::LockKey,
-    lease::{FencingToken, Loss, drift_margin},
+    lease::{FencingToken, Loss},
     sync::lock,
 };
 
@@ -61,6 +61,8 @@ pub(crate) struct Hold {
     gate: AtomicU8,
     renew_at: AtomicU64,
     hold_until: AtomicU64,
+    /// The end of the lease as it was last asked for: asking costs, and it only moves to later.
+    valid_until: AtomicU64,
     until_end: Mutex<UntilEnd>,
 }
 
@@ -101,9 +103,12 @@ impl Hold {
         observed: Observed,
     ) -> Self {
         let granted_at = shared.nanos(now);
+        let valid_until = shared.nanos(lease.dyn_valid_until());
+        let ttl = nanos(lineage.as_ref().map_or(plan.ttl, |l| l.ttl));
         let hold = Self {
             renew_at: AtomicU64::new(0),
             hold_until: AtomicU64::new(granted_at.saturating_add(nanos(plan.max_hold))),
+            valid_until: AtomicU64::new(valid_until),
             owner: AtomicU8::new(match releaser {
                 Releaser::Layer => LAYER,
                 Releaser::Guard => TAKEN,
@@ -114,18 +119,17 @@ impl Hold {
             mode,
             token,
             lease,
-            ttl: nanos(lineage.as_ref().map_or(plan.ttl, |l| l.ttl)),
+            ttl,
             plan,
             granted_at,
             waited: nanos(waited),
             suspended_before: AtomicU64::new(nanos(suspended_before)),
             until_end: Mutex::new(UntilEnd { lineage, observed }),
         };
-        // The lease may have aged on its way to this holder, most of all when it was handed on.
-        let ttl = hold.ttl();
-        let whole = ttl.saturating_sub(drift_margin(ttl));
-        let age = whole.saturating_sub(hold.lease.dyn_valid_until().saturating_duration_since(now));
-        hold.plan_renewal(nanos((ttl / 3).saturating_sub(age)), granted_at);
+        // When two thirds are left. A lease may have aged on its way to this holder, most of all
+        // one that was handed on.
+        let left = valid_until.saturating_sub(granted_at);
+        hold.plan_renewal((left.saturating_sub(ttl / 3 * 2)).min(ttl / 3), granted_at);
         hold
     }
 
@@ -146,40 +150,52 @@ impl Hold {
 
     /// When the worker must look at this lock next: a renewal, the longest hold, the loss.
     pub(crate) fn due(&self, suspended: Duration) -> Due {
-        let lost = self.lease.dyn_lost().get().is_some();
+        if self.lease.dyn_lost().get().is_some() {
+            return Due {
+                renew_at: u64::MAX,
+                lose_at: u64::MAX,
+            };
+        }
+        let told = self.ends(suspended).saturating_sub(lead(self.ttl));
         Due {
-            renew_at: if lost {
-                u64::MAX
-            } else {
-                self.renew_at.load(Ordering::Acquire)
-            },
-            lose_at: if lost {
-                u64::MAX
-            } else {
-                self.shared
-                    .nanos(self.ends(suspended))
-                    .saturating_sub(nanos(lead(self.ttl())))
-                    .min(self.hold_until.load(Ordering::Acquire))
-            },
+            renew_at: self.renew_at.load(Ordering::Acquire),
+            lose_at: told.min(self.hold_until.load(Ordering::Acquire)),
         }
     }
 
     /// The loss that is due now, if any.
-    pub(crate) fn loss_due(&self, now: Instant, suspended: Duration) -> Option<Loss> {
-        if self.shared.nanos(now) >= self.hold_until.load(Ordering::Acquire) {
+    pub(crate) fn loss_due(&self, now: u64, suspended: Duration) -> Option<Loss> {
+        if now >= self.hold_until.load(Ordering::Acquire) {
             Some(Loss::MaxHold)
-        } else if now + lead(self.ttl()) >= self.ends(suspended) {
+        } else if self.has_ended(now.saturating_add(lead(self.ttl)), suspended) {
             Some(Loss::Expired)
         } else {
             None
         }
     }
 
-    /// The end of the lease on a clock that counts suspends.
-    fn ends(&self, suspended: Duration) -> Instant {
-        let slept = suspended.saturating_sub(self.suspended_before());
-        let end = self.lease.dyn_valid_until();
-        end.checked_sub(slept).unwrap_or(end)
+    /// Whether the lease has ended by then.
+    fn has_ended(&self, by: u64, suspended: Duration) -> bool {
+        if by < self.ends(suspended) {
+            return false;
+        }
+        // A session's heartbeats may have moved the end without a renewal.
+        self.look_at_lease();
+        by >= self.ends(suspended)
+    }
+
+    fn look_at_lease(&self) {
+        let end = self.shared.nanos(self.lease.dyn_valid_until());
+        self.valid_until.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// The end of the lease, as last seen, on a clock that counts suspends.
+    fn ends(&self, suspended: Duration) -> u64 {
+        let before = self.suspended_before.load(Ordering::Acquire);
+        let slept = nanos(suspended).saturating_sub(before);
+        self.valid_until
+            .load(Ordering::Acquire)
+            .saturating_sub(slept)
     }
 
     pub(crate) fn suspended_before(&self) -> Duration {
@@ -189,13 +205,14 @@ impl Hold {
     /// A renewal was acknowledged that was sent when suspends had come to this.
     pub(crate) fn renewed(&self, suspended_before: Duration) {
         self.suspended_before
-            .fetch_max(suspended_before.as_nanos() as u64, Ordering::AcqRel);
+            .fetch_max(nanos(suspended_before), Ordering::AcqRel);
+        self.look_at_lease();
     }
 
     /// Claims the renewal that is due; whoever claims it must call [`renew_in`](Self::renew_in).
-    pub(crate) fn claim_renewal(&self, now: Instant) -> bool {
+    pub(crate) fn claim_renewal(&self, now: u64) -> bool {
         let due = self.renew_at.load(Ordering::Acquire);
-        due <= self.shared.nanos(now)
+        due <= now
             && self
                 .renew_at
                 .compare_exchange(due, RENEWING, Ordering::AcqRel, Ordering::Acquire)
@@ -274,13 +291,13 @@ impl Hold {
     pub(crate) fn is_held(&self) -> bool {
         !self.is_released()
             && self.lease.dyn_lost().get().is_none()
-            && Instant::now() < self.ends(clock::suspended())
+            && !self.has_ended(self.shared.nanos(Instant::now()), clock::suspended())
     }
 
     /// Whether the lease ended although nobody has noticed yet; without a system call.
     pub(crate) fn loss_at_end(&self, now: Instant) -> Option<Loss> {
         let loss = self.lease.dyn_lost();
-        if loss.get().is_none() && now >= self.ends(self.shared.suspended()) {
+        if loss.get().is_none() && self.has_ended(self.shared.nanos(now), self.shared.suspended()) {
             loss.fire(Loss::Expired);
         }
         loss.get()
@@ -288,8 +305,8 @@ impl Hold {
 
     pub(crate) fn remaining(&self) -> Duration {
         if self.is_held() {
-            self.ends(clock::suspended())
-                .saturating_duration_since(Instant::now())
+            let now = self.shared.nanos(Instant::now());
+            Duration::from_nanos(self.ends(clock::suspended()).saturating_sub(now))
         } else {
             Duration::ZERO
         }

@@ -57,8 +57,9 @@ impl Plan {
 }
 
 /// How long before the end of a lease its holder is told: time to drop the handler.
-pub(crate) fn lead(ttl: Duration) -> Duration {
-    (ttl / 20).min(Duration::from_millis(100))
+/// Nanoseconds, both.
+pub(crate) fn lead(ttl: u64) -> u64 {
+    (ttl / 20).min(100_000_000)
 }
 
 /// The bound of a wait that starts now.

@@ -179,6 +179,7 @@ impl Shared {
     fn look(self: &Arc<Self>, now: Instant) {
         self.next_look.store(u64::MAX, Ordering::SeqCst);
         let suspended = self.suspended();
+        let then = self.nanos(now);
         let mut lost = Vec::new();
         let mut renewals = Vec::new();
         let (mut renew_at, mut lose_at) = (u64::MAX, u64::MAX);
@@ -188,11 +189,11 @@ impl Shared {
                 lost.push((hold.clone(), None));
                 return;
             }
-            if let Some(loss) = hold.loss_due(now, suspended) {
+            if let Some(loss) = hold.loss_due(then, suspended) {
                 lost.push((hold.clone(), Some(loss)));
                 return;
             }
-            if hold.claim_renewal(now) {
+            if hold.claim_renewal(then) {
                 renewals.push(hold.clone());
             }
             let due = hold.due(suspended);
