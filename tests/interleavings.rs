@@ -302,6 +302,52 @@ async fn a_lock_that_was_handed_to_nobody_goes_back() {
     assert!(locks.inspect().held.is_empty() && locks.inspect().waiting.is_empty());
 }
 
+/// The waiter that is next is alive, but nobody polls it: a branch of a busy `select!`.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_nobody_polls_costs_the_others_a_second() {
+    for contend in [false, true] {
+        let backend = MemoryBackend::new();
+        let locks = manager(backend.clone());
+        let policy = batched();
+        let policy = if contend {
+            // Its loss makes the next waiter ask the backend, instead of being handed the lock.
+            policy.with_max_hold(secs(1.0))
+        } else {
+            policy
+        };
+        let guard = locks.acquire(a_key(), &policy).await.unwrap();
+        let mut hung = Box::pin(locks.acquire(a_key(), &policy));
+        assert!(poll_once(hung.as_mut()).is_pending());
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                let (locks, policy) = (locks.clone(), policy.clone());
+                tokio::spawn(async move {
+                    let guard = locks.acquire(a_key(), &policy).await.unwrap();
+                    assert!(guard.is_held());
+                    guard.release().await.unwrap();
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        if contend {
+            // Lost, it passes the role on without a hand-over.
+            guard.lost().await;
+        }
+        let start = Instant::now();
+        guard.release().await.unwrap();
+        for other in others {
+            other.await.unwrap();
+        }
+        let cost = start.elapsed();
+        assert!(secs(0.9) < cost && cost < secs(2.6), "{cost:?}");
+        // Polled again, it queues again.
+        let guard = hung.await.unwrap();
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+        assert!(backend.is_empty());
+    }
+}
+
 // Handlers that are moved, taken or stuck.
 
 /// A handler that finishes although its caller has left keeps the locks of the outer layers, be

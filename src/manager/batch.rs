@@ -3,30 +3,32 @@
 //!
 //! A key's queue exists while somebody has its [`Role`]: the contender, then the holder, then
 //! whoever it is handed to. The role is never lost: dropped anywhere, it passes to the next
-//! waiter, or ends the queue when there is none. A waiter that finds no role takes it.
+//! waiter, or ends the queue when there is none. A waiter that finds no role takes it. What a
+//! waiter was given and does not take for a second, because nobody polls it, another one takes.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
 use hashbrown::{HashTable, hash_table::Entry};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     AcquireError, AcquireErrorKind, Hold, ReleaseFuture, Shared,
     acquire::{Granted, Wish},
+    seat::Seat,
 };
 use crate::{
     backend::{DynLease, WaitBound},
     key::LockKey,
     sync::lock,
 };
+
+/// How long a waiter has to take its turn before another may.
+const OFFER: Duration = Duration::from_secs(1);
 
 /// The queues of this process, by key.
 #[derive(Debug)]
@@ -35,7 +37,9 @@ pub(super) struct Batches(Mutex<HashTable<Queue>>);
 #[derive(Debug)]
 struct Queue {
     key: LockKey,
-    waiters: VecDeque<oneshot::Sender<Turn>>,
+    waiters: VecDeque<Weak<Seat<Turn>>>,
+    /// The last waiter that was chosen.
+    chosen: Weak<Seat<Turn>>,
     /// When to look for waiters that have gone.
     sweep_at: usize,
 }
@@ -81,11 +85,12 @@ impl Batches {
 
     /// The next waiter that is still there. Without one, `end` ends the queue, and with it the
     /// role, in the same breath: a newcomer either queues before or finds the role free.
-    fn next(&self, key: &LockKey, end: bool) -> Option<oneshot::Sender<Turn>> {
+    fn next(&self, key: &LockKey, end: bool) -> Option<Weak<Seat<Turn>>> {
         let mut table = lock(&self.0);
         let mut queue = table.find_entry(key.hash64(), |q| q.key == *key).ok()?;
         while let Some(waiter) = queue.get_mut().waiters.pop_front() {
-            if !waiter.is_closed() {
+            if waiter.strong_count() > 0 {
+                queue.get_mut().chosen = waiter.clone();
                 return Some(waiter);
             }
         }
@@ -93,6 +98,18 @@ impl Batches {
             queue.remove();
         }
         None
+    }
+
+    /// The turn of the waiter that was chosen last, if it does not take it.
+    fn take_back(&self, key: &LockKey) -> Option<Turn> {
+        let chosen = {
+            let table = lock(&self.0);
+            table
+                .find(key.hash64(), |q| q.key == *key)?
+                .chosen
+                .upgrade()
+        };
+        chosen?.take_back(OFFER)
     }
 }
 
@@ -108,19 +125,11 @@ impl Shared {
                 Err(_) if wish.wait == WaitBound::Fail => {
                     return Err(AcquireError::new(AcquireErrorKind::Contended));
                 }
-                Err(receiver) => {
-                    let turn = match wish.wait {
-                        WaitBound::Until(deadline) => timeout_at(deadline, receiver)
-                            .await
-                            .map_err(|_| AcquireError::new(AcquireErrorKind::WaitTimedOut))?,
-                        WaitBound::Fail | WaitBound::Forever => receiver.await,
-                    };
-                    match turn {
-                        Ok(turn) => turn,
-                        // The queue ended without a word; the next look finds the role free.
-                        Err(_) => continue,
-                    }
-                }
+                Err(seat) => match self.wait_for_turn(wish, &seat).await? {
+                    Some(turn) => turn,
+                    // Another took it meanwhile: this one was not there.
+                    None => continue,
+                },
             };
             let (lease, lineage) = match turn {
                 Turn::Handed(mut handed) => match handed.0.take() {
@@ -168,8 +177,31 @@ impl Shared {
         }
     }
 
+    async fn wait_for_turn(
+        &self,
+        wish: &Wish,
+        seat: &Seat<Turn>,
+    ) -> Result<Option<Turn>, AcquireError> {
+        loop {
+            let look = Instant::now() + OFFER.mul_f64(1.0 + fastrand::f64() / 4.0);
+            let until = match wish.wait {
+                WaitBound::Until(deadline) => deadline.min(look),
+                WaitBound::Fail | WaitBound::Forever => look,
+            };
+            if let Ok(turn) = timeout_at(until, seat.taken()).await {
+                return Ok(turn);
+            }
+            if let Some(turn) = self.batches.take_back(&wish.key) {
+                return Ok(Some(turn));
+            }
+            if matches!(wish.wait, WaitBound::Until(deadline) if deadline <= until) {
+                return Err(AcquireError::new(AcquireErrorKind::WaitTimedOut));
+            }
+        }
+    }
+
     /// Takes the role if nobody has it, else queues.
-    fn join(self: &Arc<Self>, wish: &Wish) -> Result<Role, oneshot::Receiver<Turn>> {
+    fn join(self: &Arc<Self>, wish: &Wish) -> Result<Role, Arc<Seat<Turn>>> {
         let key = &wish.key;
         let mut table = lock(&self.batches.0);
         match table.entry(key.hash64(), |q| q.key == *key, |q| q.key.hash64()) {
@@ -177,6 +209,7 @@ impl Shared {
                 vacant.insert(Queue {
                     key: key.clone(),
                     waiters: VecDeque::new(),
+                    chosen: Weak::new(),
                     sweep_at: 64,
                 });
                 Ok(Role {
@@ -187,12 +220,12 @@ impl Shared {
             Entry::Occupied(mut queue) => {
                 let queue = queue.get_mut();
                 if queue.waiters.len() >= queue.sweep_at {
-                    queue.waiters.retain(|w| !w.is_closed());
+                    queue.waiters.retain(|w| w.strong_count() > 0);
                     queue.sweep_at = (queue.waiters.len() * 2).max(64);
                 }
-                let (sender, receiver) = oneshot::channel();
-                queue.waiters.push_back(sender);
-                Err(receiver)
+                let seat = Seat::new();
+                queue.waiters.push_back(Arc::downgrade(&seat));
+                Err(seat)
             }
         }
     }
@@ -257,7 +290,7 @@ fn hand_on(lease: Arc<dyn DynLease>, lineage: Box<Lineage>) -> Option<Box<Lineag
         let Some(waiter) = shared.batches.next(&key, false) else {
             return handed.0.take().map(|(_, lineage)| lineage);
         };
-        match waiter.send(Turn::Handed(handed)) {
+        match Seat::give(&waiter, Turn::Handed(handed)) {
             Ok(()) => return None,
             Err(Turn::Handed(back)) => handed = back,
             Err(Turn::Contend(_)) => return None,
@@ -290,7 +323,7 @@ impl Drop for Role {
                 shared: self.shared.clone(),
                 key: Some(key),
             };
-            match waiter.send(Turn::Contend(role)) {
+            match Seat::give(&waiter, Turn::Contend(role)) {
                 Err(Turn::Contend(mut back)) => match back.key.take() {
                     Some(k) => key = k,
                     None => return,

@@ -11,6 +11,7 @@ mod inspect;
 pub(crate) mod observe;
 pub(crate) mod plan;
 mod registry;
+mod seat;
 mod shutdown;
 mod worker;
 
