@@ -56,7 +56,8 @@ impl LockManagerBuilder {
     }
 
     /// How long a backend may take to answer beyond the wait that it was asked for. Default 5 s.
-    /// A last resort: backends have timeouts of their own.
+    /// A last resort: backends have timeouts of their own. A process-scope backend is not cut off
+    /// while it waits: nothing lies between that could be silent.
     pub fn backend_timeout(mut self, timeout: Duration) -> Self {
         self.backend_timeout = timeout;
         self
