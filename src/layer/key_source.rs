@@ -4,11 +4,11 @@ use std::{fmt, sync::Arc};
 
 use crate::key::{BodyKeyExtractor, KeyExtractor};
 
-/// A layer whose keys come from the request's head; see [`LockLayer::new`].
+/// A layer whose keys come from the request's head; see [`LockLayer::new`](crate::LockLayer::new).
 #[derive(Clone)]
 pub struct FromHead(pub(super) Arc<dyn KeyExtractor>);
 
-/// A layer whose keys come from the request's body; see [`LockLayer::buffered`].
+/// A layer whose keys come from the request's body; see [`LockLayer::buffered`](crate::LockLayer::buffered).
 #[derive(Clone)]
 pub struct FromBody(pub(super) Arc<dyn BodyKeyExtractor>);
 

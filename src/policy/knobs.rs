@@ -35,12 +35,12 @@ pub enum Fairness {
     /// The fairest that the backend has: `Fifo`, else `Unfair`.
     #[default]
     BestAvailable,
-    /// Grants follow arrivals across all instances. A [`ConfigError`] where the backend cannot.
+    /// Grants follow arrivals across all instances. A [`ConfigError`](crate::ConfigError) where the backend cannot.
     Fifo,
     /// One contender per process and key; up to this many local hand-offs before the key goes
     /// back to the backend's queue, each with its own fencing token from a range reserved with
     /// the acquire. Many times the throughput on a hot key, for fairness between instances. A
-    /// [`ConfigError`] where the backend cannot reserve tokens.
+    /// [`ConfigError`](crate::ConfigError) where the backend cannot reserve tokens.
     Batched(NonZeroU32),
     /// Whoever comes first; fastest.
     Unfair,

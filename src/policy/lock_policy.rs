@@ -10,7 +10,7 @@ use crate::backend::Mode;
 /// The setters of a policy only record. The setters of [`LockLayer`](crate::LockLayer) check at
 /// once and panic at the caller's line, as axum's routes do;
 /// [`LockLayer::try_with_policy`](crate::LockLayer::try_with_policy) and
-/// [`LockManager::acquire`](crate::LockManager::acquire) return a [`ConfigError`] instead, for
+/// [`LockManager::acquire`](crate::LockManager::acquire) return a [`ConfigError`](crate::ConfigError) instead, for
 /// configuration that is read at run time.
 ///
 /// ```
