@@ -95,7 +95,7 @@ pub enum OnLost {
 /// does not stand on a backend that cannot carry it. Changes nothing at request time. The two
 /// kinds of correctness also need a backend that reaches all instances, or
 /// [`LockManager::single_instance`](crate::LockManager::single_instance), and exclude
-/// [`with_insecure_fail_open`](LockPolicy::with_insecure_fail_open). See
+/// [`with_insecure_fail_open`](crate::LockPolicy::with_insecure_fail_open). See
 /// [`guide::guarantees`](crate::guide::guarantees).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
