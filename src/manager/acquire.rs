@@ -146,7 +146,7 @@ impl Shared {
         wish: &Wish,
         observed: &mut Observed,
     ) -> Result<(Granted, Instant, Duration), AcquireError> {
-        if self.draining.is_cancelled() {
+        if self.closing.load(Ordering::SeqCst) {
             return Err(AcquireError::new(AcquireErrorKind::Draining));
         }
         let _permit = Permit::new(self, wish)?;
@@ -158,7 +158,7 @@ impl Shared {
                 Some(result) => result?,
                 None => return Err(AcquireError::new(AcquireErrorKind::Draining)),
             };
-            if self.draining.is_cancelled() {
+            if self.closing.load(Ordering::SeqCst) {
                 // Granted in the moment in which it was refused.
                 self.discard(granted);
                 return Err(AcquireError::new(AcquireErrorKind::Draining));
