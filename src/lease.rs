@@ -6,7 +6,7 @@ use std::{
     future::Future,
     num::NonZeroU64,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -15,7 +15,10 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{error::BackendError, sync::contain};
+use crate::{
+    error::BackendError,
+    sync::{contain, lock},
+};
 
 /// A number that grows with every grant of a key; storage uses it to refuse a stale holder.
 ///
@@ -213,11 +216,7 @@ impl LossSignal {
             .compare_exchange(0, loss.to_u8(), Ordering::SeqCst, Ordering::SeqCst)
             .is_ok();
         if first {
-            let waker = self
-                .holder
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let waker = lock(&self.holder).take();
             // A waker that panics must keep neither the others nor the caller from going on.
             if let Some(waker) = waker {
                 contain(|| waker.wake());
@@ -252,7 +251,7 @@ impl LossSignal {
             return Poll::Ready(loss);
         }
         {
-            let mut slot = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = lock(&self.holder);
             match &mut *slot {
                 Some(waker) => waker.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),

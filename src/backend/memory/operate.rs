@@ -1,9 +1,6 @@
 //! The table's other verbs: watch, inspect, take away, count.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     lease::Grant,
@@ -15,6 +12,7 @@ use crate::{
     error::BackendError,
     key::LockKey,
     lease::Loss,
+    sync::lock,
 };
 
 impl Table {
@@ -120,23 +118,14 @@ impl Table {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.0.lock().unwrap_or_else(PoisonError::into_inner).len())
-            .sum()
+        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
     }
 
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| {
-                shard
-                    .0
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .capacity()
-            })
+            .map(|shard| lock(&shard.0).capacity())
             .sum()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -22,6 +22,7 @@ use crate::{
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::{FencingToken, Loss},
+    sync::lock,
 };
 
 const SHARDS: usize = 64;
@@ -166,11 +167,7 @@ impl Table {
         section: impl FnOnce(&mut HashTable<Slot>, &mut Effects) -> R,
     ) -> R {
         let mut fx = Effects::default();
-        let mut slots = self
-            .shard(hash)
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.shard(hash).0);
         let result = section(&mut slots, &mut fx);
         drop(slots);
         fx.run();
