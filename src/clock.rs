@@ -1,4 +1,4 @@
-//! How long the machine was suspended: time that the monotonic clock does not count and a
+//! Durations as numbers, and how long the machine was suspended: time that the monotonic clock does not count and a
 //! backend's lease does.
 
 use std::time::Duration;
@@ -30,4 +30,10 @@ pub(crate) fn suspended() -> Duration {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn suspended() -> Duration {
     Duration::ZERO
+}
+
+/// As a number; 584 years are for ever.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    (duration.as_secs().saturating_mul(1_000_000_000))
+        .saturating_add(u64::from(duration.subsec_nanos()))
 }

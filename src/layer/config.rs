@@ -49,7 +49,8 @@ impl Config {
         let mut policy = LockPolicy::new();
         // A session backend may not take the default ttl; that is nothing to ask a user about.
         if let Some(min) = manager.capabilities().min_ttl {
-            policy = policy.clone().with_ttl(policy.ttl().max(min));
+            let ttl = policy.ttl().max(min);
+            policy = policy.with_ttl(ttl);
         }
         Ok(Self {
             plan: Arc::new(manager.plan(&policy)?),

@@ -98,7 +98,7 @@ impl Session {
         }
     }
 
-    pub(super) fn holds_any(&self) -> bool {
+    fn holds_any(&self) -> bool {
         self.guards.layers().next().is_some()
     }
 

@@ -123,7 +123,7 @@ impl LockManagerBuilder {
             batches: Batches::new(),
             base: Instant::now(),
             next_look: AtomicU64::new(u64::MAX),
-            suspended: AtomicU64::new(clock::suspended().as_nanos() as u64),
+            suspended: AtomicU64::new(clock::nanos(clock::suspended())),
             watches_suspend: !self.current_runtime,
             wake: wake.clone(),
             reap: Mutex::default(),

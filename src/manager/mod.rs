@@ -44,8 +44,9 @@ pub use self::{
 };
 use crate::{
     backend::{Capabilities, DynLockBackend, KeyState, LockBackend},
+    clock::nanos,
     error::{BackendError, ConfigError},
-    key::LockKey,
+    key::{LockKey, LockKeys},
     policy::LockPolicy,
 };
 
@@ -201,11 +202,11 @@ impl LockManager {
     ) -> Result<Vec<LockGuard>, AcquireError> {
         let plan = Arc::new(self.plan(policy)?);
         let now = Instant::now();
-        let mut keys: Vec<_> = keys.into_iter().collect();
-        keys.sort_unstable();
-        keys.dedup();
+        let keys: LockKeys = keys.into_iter().collect();
         let wishes = keys
-            .into_iter()
+            .as_slice()
+            .iter()
+            .cloned()
             .map(|key| self.job(key, policy, plan.clone(), now));
         let all = self.shared.acquire_all(wishes).await;
         all.map_err(|(_, error)| error)
@@ -308,12 +309,6 @@ impl Shared {
     pub(crate) fn held_here(&self, key: &LockKey) -> Option<Arc<Hold>> {
         self.registry.find(key)
     }
-}
-
-/// As a number; 584 years are for ever.
-fn nanos(duration: Duration) -> u64 {
-    (duration.as_secs().saturating_mul(1_000_000_000))
-        .saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 impl Drop for Shared {

@@ -170,7 +170,7 @@ impl Shared {
     }
 
     fn note_suspends(&self) -> bool {
-        let suspended = clock::suspended().as_nanos() as u64;
+        let suspended = clock::nanos(clock::suspended());
         let before = self.suspended.fetch_max(suspended, Ordering::Relaxed);
         suspended > before + 1_000_000
     }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::table::Table;
 use crate::{
     backend::{AcquireRequest, Mode},
+    clock,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::{self, FencingToken, Lease, Loss, LossSignal, OwnerToken},
@@ -120,7 +121,7 @@ impl Wish {
 
 /// 292 years are for ever.
 pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).map_or(u64::MAX / 2, |n| n.min(u64::MAX / 2))
+    clock::nanos(duration).min(u64::MAX / 2)
 }
 
 /// A key held in a [`MemoryBackend`](super::MemoryBackend). Dropping it frees the key at once.
