@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::servers::{RedisServer, Reply, TcpProxy, resp::Client};
+use crate::servers::{ForeignClient, RedisServer, Reply, TcpProxy, resp::Client};
 
 const OK: &str = "OK";
 
@@ -205,4 +205,22 @@ fn a_server_speaks_tls_and_over_a_unix_socket() {
         let pong = output.stdout.starts_with(b"PONG");
         assert_eq!(pong, served, "{command:?}: {output:?}");
     }
+}
+
+#[test]
+fn foreign_clients_exclude_each_other() {
+    let server = RedisServer::start();
+    let ttl = Duration::from_secs(60);
+    let mut python = ForeignClient::redis_py(&server.url());
+    let mut node = ForeignClient::redlock(&server.url());
+    assert!(python.acquire("k", ttl, Duration::ZERO));
+    assert!(!node.acquire("k", ttl, Duration::ZERO));
+    node.begin_acquire("k", ttl, ttl);
+    assert!(node.is_silent_for(Duration::from_millis(50)));
+    assert!(python.release("k"));
+    assert!(node.answer());
+    assert!(!python.acquire("k", ttl, Duration::from_millis(20)));
+    assert!(node.extend("k", ttl));
+    server.command(&["DEL", "k"]);
+    assert!(!node.release("k"));
 }
