@@ -14,6 +14,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod foreign;
 pub mod process;
 pub mod proxy;
 pub mod redis;
@@ -21,5 +22,6 @@ pub mod resp;
 pub mod scratch;
 
 pub use self::{
-    certificates::Certificates, process::Process, proxy::TcpProxy, redis::RedisServer, resp::Reply,
+    certificates::Certificates, foreign::ForeignClient, process::Process, proxy::TcpProxy,
+    redis::RedisServer, resp::Reply,
 };
