@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::Mutex,
 };
@@ -118,6 +118,11 @@ impl RedisServer {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it has its socket and its data.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// The path of its Unix socket.
