@@ -102,6 +102,11 @@ impl OwnerToken {
         })
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes, for a backend to encode.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0

@@ -19,6 +19,9 @@ mod runtime;
 mod sync;
 mod web;
 
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use self::backend::redis::RedisBackend;
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
 #[doc(inline)]
@@ -55,6 +58,8 @@ const _: () = {
     send_sync_unpin::<AcquireError>();
     send_sync_unpin::<BackendError>();
     send_sync_unpin::<MemoryBackend>();
+    #[cfg(feature = "redis")]
+    send_sync_unpin::<RedisBackend>();
 };
 
 /// Runs the README's quick start.

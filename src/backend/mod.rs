@@ -7,6 +7,8 @@
 mod capabilities;
 mod erased;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod request;
 
 use std::{fmt, future::Future, time::Duration};

@@ -1,0 +1,350 @@
+//! From a request to a lease: ask, wait for an offer, confirm.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    answer,
+    client::Client,
+    connection::Connection,
+    lease::{Grant, Inner, RedisLease},
+    names::{Names, Words},
+    room::{Known, News, Outlook, Waiter, jittered},
+    scripts::{CONFIRM, STEP},
+    trouble::Trouble,
+    undo::Undo,
+};
+use crate::{
+    backend::{AcquireRequest, Mode, WaitBound},
+    error::{BackendError, BackendErrorKind},
+    lease::{FencingToken, Lease as _},
+};
+
+/// A waiter asks again after this time, whatever it has heard.
+const CEILING: Duration = Duration::from_secs(5);
+/// The longest lease, so that no sum of times overflows.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+pub(super) async fn acquire(
+    client: &Arc<Client>,
+    request: &AcquireRequest,
+) -> Result<RedisLease, BackendError> {
+    let mut attempt = Attempt::new(client, request);
+    if attempt.known_to_hold() {
+        return attempt.again().await;
+    }
+    let fails_at_once = match request.wait {
+        WaitBound::Fail => Some(BackendErrorKind::Contended),
+        WaitBound::Until(deadline) if deadline <= Instant::now() => {
+            Some(BackendErrorKind::WaitTimedOut)
+        }
+        _ => None,
+    };
+    if let Some(kind) = fails_at_once {
+        return match attempt.ask_patiently(false).await? {
+            Step::Granted(lease) => Ok(lease),
+            Step::Wait(outlook) => {
+                Err(BackendError::new(kind, "").with_remaining(outlook.remaining()))
+            }
+        };
+    }
+    let mut outlook = match attempt.ask_patiently(true).await? {
+        Step::Granted(lease) => return Ok(lease),
+        Step::Wait(outlook) => outlook,
+    };
+    let mut told = Instant::now();
+    loop {
+        attempt.queue(outlook);
+        let now = Instant::now();
+        let mut next = now + jittered(CEILING);
+        if let WaitBound::Until(deadline) = request.wait {
+            if deadline <= now {
+                let remaining = outlook.remaining().map(|r| r.saturating_sub(now - told));
+                return Err(
+                    BackendError::new(BackendErrorKind::WaitTimedOut, "").with_remaining(remaining)
+                );
+            }
+            next = next.min(deadline);
+        }
+        let waiter = attempt.waiter.clone();
+        tokio::select! {
+            biased;
+            news = waiter.news() => match news {
+                News::Offer(token) => {
+                    if let Some(lease) = attempt.confirm(&token).await {
+                        return Ok(lease);
+                    }
+                }
+                News::Ask => {}
+                News::Replaced => {
+                    return Err(BackendError::new(
+                        BackendErrorKind::WaitTimedOut,
+                        "another acquire of the same owner took its place",
+                    ));
+                }
+            },
+            () = sleep_until(next) => {
+                if let WaitBound::Until(deadline) = request.wait
+                    && deadline <= Instant::now()
+                {
+                    continue;
+                }
+            }
+        }
+        match attempt.ask_patiently(true).await? {
+            Step::Granted(lease) => return Ok(lease),
+            Step::Wait(now) => outlook = now,
+        }
+        told = Instant::now();
+    }
+}
+
+enum Step {
+    Granted(RedisLease),
+    Wait(Outlook),
+}
+
+/// One acquire. Dropped without a lease, it is undone: whatever became of what it asked.
+struct Attempt<'a> {
+    client: &'a Arc<Client>,
+    request: &'a AcquireRequest,
+    names: Arc<Names>,
+    words: Option<Words>,
+    ttl: Duration,
+    waiter: Arc<Waiter>,
+    known: Known,
+    ticket: String,
+    queued: bool,
+    /// Over which it asked last.
+    connection: Option<Arc<Connection>>,
+    /// Whether that is not answered.
+    open: bool,
+    /// An ask may still come late, over a connection that could not be ended.
+    tainted: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(client: &'a Arc<Client>, request: &'a AcquireRequest) -> Self {
+        let shared = &client.shared;
+        // The server counts milliseconds; rounded up, so that it never ends before we do.
+        let ttl = request.ttl.clamp(Duration::from_millis(1), LONGEST);
+        let ms = ttl.as_nanos().div_ceil(1_000_000) as u64;
+        let waiter = Arc::default();
+        Self {
+            client,
+            request,
+            names: Arc::new(Names::new(&shared.prefix, &request.key)),
+            words: Some(Words::new(request, &shared.inbox, ms)),
+            ttl,
+            known: shared.room.enter(request.owner, &waiter),
+            waiter,
+            ticket: String::new(),
+            queued: false,
+            connection: None,
+            open: false,
+            tainted: false,
+        }
+    }
+
+    fn known_to_hold(&self) -> bool {
+        matches!(self.known, Known::Holds(_))
+    }
+
+    /// For an owner that holds: the same lease, if the server agrees.
+    async fn again(mut self) -> Result<RedisLease, BackendError> {
+        let Known::Holds(inner) = std::mem::replace(&mut self.known, Known::Waits) else {
+            return Err(Trouble::strange().into());
+        };
+        // Not an attempt of its own: the lease is there to be released.
+        self.words = None;
+        let lease = RedisLease { inner };
+        match lease.renew().await {
+            Ok(()) => Ok(lease),
+            Err(error) if error.kind() == BackendErrorKind::Lost => Err(BackendError::new(
+                BackendErrorKind::Contended,
+                "this owner has lost its lease",
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks, and once more if the connection broke meanwhile: by the owner token that is harmless,
+    /// as long as nothing older can still arrive.
+    async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
+        let started = Instant::now();
+        loop {
+            match self.ask(queues).await {
+                Err(trouble)
+                    if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn ask(&mut self, queues: bool) -> Result<Step, Trouble> {
+        let connection = self.client.connection().await?;
+        self.settle_before(&connection).await?;
+        let Some(words) = &self.words else {
+            return Err(Trouble::strange());
+        };
+        let tombstone = self.tainted_or_doubtful(&connection, words);
+        self.connection = Some(connection.clone());
+        self.open = true;
+        let sent = Instant::now();
+        let answer = connection
+            .run(&STEP, |script, by_code| {
+                let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
+                cmd.arg(&words.owner)
+                    .arg(&words.entry)
+                    .arg(&*self.client.shared.inbox)
+                    .arg(words.mode)
+                    .arg(words.order)
+                    .arg(words.ttl)
+                    .arg(words.tokens)
+                    .arg(&self.ticket)
+                    .arg(u8::from(queues));
+                cmd
+            })
+            .await?;
+        self.open = false;
+        match answer::list(&answer)? {
+            [Value::Int(1), token] => {
+                let token = answer::int(token)?;
+                Ok(Step::Granted(self.granted(token, sent)?))
+            }
+            [Value::Int(0), ms, ticket, foreign, head] => {
+                self.ticket = answer::string(ticket)?.to_owned();
+                Ok(Step::Wait(Outlook {
+                    ms: answer::int(ms)?,
+                    foreign: answer::int(foreign)? == 1,
+                    head_is_here: answer::int(head)? == 1,
+                }))
+            }
+            [Value::Int(-1)] => Err(Trouble::undone("this owner was undone")),
+            _ => Err(Trouble::strange()),
+        }
+    }
+
+    /// What was asked over another connection and not answered must not run after this.
+    async fn settle_before(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
+        if self.open
+            && let Some(before) = &self.connection
+            && !Arc::ptr_eq(before, connection)
+            && !before.retire(connection).await?
+        {
+            self.tainted = true;
+        }
+        Ok(())
+    }
+
+    /// Where connections cannot be ended, every ask looks for a tombstone.
+    fn tainted_or_doubtful(&self, connection: &Connection, words: &Words) -> Option<String> {
+        let looks = self.tainted || !connection.can_be_ended();
+        looks.then(|| self.names.tombstone(&words.owner))
+    }
+
+    /// Takes an offer: `None` if it has lapsed, or nobody knows.
+    async fn confirm(&mut self, token: &str) -> Option<RedisLease> {
+        let token: i64 = token.parse().ok()?;
+        if self.request.mode == Mode::Shared {
+            // Asking again confirms.
+            return None;
+        }
+        let connection = self.client.connection().await.ok()?;
+        self.settle_before(&connection).await.ok()?;
+        let words = self.words.as_ref()?;
+        let value = words.value(u64::try_from(token).ok()?, &self.client.shared.inbox);
+        self.connection = Some(connection.clone());
+        self.open = true;
+        let sent = Instant::now();
+        let keys = [&*self.names.lock, &*self.names.queue];
+        let answer = connection
+            .run(&CONFIRM, |script, by_code| {
+                let mut cmd = script.call(by_code, &keys);
+                cmd.arg(&value)
+                    .arg(words.ttl)
+                    .arg(format!("!{}", words.entry));
+                cmd
+            })
+            .await
+            .ok()?;
+        self.open = false;
+        match answer {
+            Value::Int(1) => self.granted(token, sent).ok(),
+            _ => None,
+        }
+    }
+
+    fn granted(&mut self, token: i64, sent: Instant) -> Result<RedisLease, Trouble> {
+        let token = u64::try_from(token)
+            .ok()
+            .and_then(FencingToken::new)
+            .ok_or_else(Trouble::strange)?;
+        let (Some(connection), Some(words)) = (self.connection.clone(), self.words.take()) else {
+            return Err(Trouble::strange());
+        };
+        self.unqueue();
+        let inner = Arc::new(Inner::new(
+            self.client.clone(),
+            Grant {
+                names: self.names.clone(),
+                words,
+                mode: self.request.mode,
+                owner: self.request.owner,
+                token,
+                ttl: self.ttl,
+                sent,
+                connection,
+                tainted: self.tainted,
+            },
+        ));
+        let room = &self.client.shared.room;
+        if !room.holds(self.request.owner, &self.waiter, &inner) {
+            // A newer acquire of this owner gets the same grant; this one must not free it.
+            inner.disown();
+            return Err(Trouble::undone(
+                "another acquire of the same owner took its place",
+            ));
+        }
+        Ok(RedisLease { inner })
+    }
+
+    fn queue(&mut self, outlook: Outlook) {
+        let newcomer = (!self.queued).then_some(&self.waiter);
+        let room = &self.client.shared.room;
+        room.queue(&self.names, newcomer, outlook);
+        self.queued = true;
+    }
+
+    fn unqueue(&mut self) {
+        if std::mem::take(&mut self.queued) {
+            self.client.shared.room.unqueue(&self.names, &self.waiter);
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.unqueue();
+        let Some(words) = self.words.take() else {
+            // It ended with a lease.
+            return;
+        };
+        let mine = self
+            .client
+            .shared
+            .room
+            .leave(self.request.owner, &self.waiter);
+        if mine && let Some(connection) = self.connection.take() {
+            self.client.undo(Undo::owner(
+                connection,
+                self.names.clone(),
+                (words.owner, words.entry),
+                words.ttl,
+                self.tainted,
+            ));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! How a backend is set up.
+
+use std::{fmt, time::Duration};
+
+use redis::{
+    ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, TlsCertificates,
+};
+
+use super::{RedisBackend, client::Client, names, preflight, trouble::Trouble};
+use crate::{
+    error::{BackendError, BackendErrorKind},
+    runtime,
+};
+
+/// What is accepted as a URL.
+const ACCEPTED: &str = "`redis://[user:password@]host[:port][/database]`, the same with \
+                        `rediss://` (TLS), and `unix:///path[?db=n&user=..&pass=..]`";
+
+/// Sets up a [`RedisBackend`].
+///
+/// ```no_run
+/// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tower_lock::RedisBackend;
+///
+/// let backend = RedisBackend::builder("rediss://shop:secret@redis.internal:6380/2")
+///     .with_prefix("shop:lock:")
+///     .with_operation_timeout(Duration::from_millis(500))
+///     .with_root_certificates(std::fs::read("ca.pem")?)
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct RedisBuilder {
+    url: String,
+    prefix: String,
+    timeout: Duration,
+    root_certificates: Option<Vec<u8>>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl RedisBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            url: url.into(),
+            prefix: names::PREFIX.into(),
+            timeout: Duration::from_secs(1),
+            root_certificates: None,
+            client_certificate: None,
+        }
+    }
+
+    /// What the names of all keys and channels begin with; `tower-lock:` by default. Up to 128
+    /// visible ASCII characters, no braces. Services that share a server but no locks need
+    /// different ones; all instances of one service need the same.
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long one answer of the server may take; 1 s by default, and at least 1 ms. After that,
+    /// what was asked counts as unknown and is undone, and the caller gets
+    /// [`Unavailable`](BackendErrorKind::Unavailable).
+    ///
+    /// It says nothing about how long to wait for a lock. Leases should be several times as long,
+    /// or a slow answer costs a renewal.
+    pub fn with_operation_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Trusts these certificates (PEM) instead of those of the public web. For `rediss://` only.
+    pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Shows this certificate, with its key (both PEM), to the server. For `rediss://` only.
+    pub fn with_client_certificate(
+        mut self,
+        certificate_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.client_certificate = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+
+    /// Connects, and tries on keys and a channel of its own whatever the backend will do.
+    ///
+    /// A process needs one backend for a server: clones share its connections, which are one for
+    /// commands, one for the inbox, and one for each runtime that acquires.
+    ///
+    /// # Errors
+    ///
+    /// - [`Misconfigured`](BackendErrorKind::Misconfigured): the URL, prefix or certificates are
+    ///   not usable, the server refuses the password or a right, is older than 6.0, or is a
+    ///   read-only replica. The error says which, and what is needed.
+    /// - [`Unavailable`](BackendErrorKind::Unavailable): the server did not answer in time. Once
+    ///   connected, the backend reconnects by itself.
+    ///
+    /// # Cancellation safety
+    ///
+    /// Cancel safe: it leaves nothing behind but a key that expires after 100 ms.
+    pub async fn connect(self) -> Result<RedisBackend, BackendError> {
+        names::check_prefix(&self.prefix)?;
+        if self.timeout < Duration::from_millis(1) {
+            return Err(misconfigured(
+                "the operation timeout is too short: 1 ms or more is needed",
+            ));
+        }
+        let redis = self.client()?;
+        let lock_runtime = runtime::handle().map_err(|error| {
+            BackendError::new(
+                BackendErrorKind::Unavailable,
+                "the lock runtime is not there",
+            )
+            .with_source(error)
+        })?;
+        let prefix = self.prefix.into_boxed_str();
+        let inbox = format!("{prefix}inbox:{:032x}", fastrand::u128(..)).into_boxed_str();
+        let timeout = self.timeout;
+        let task = lock_runtime.spawn({
+            let (prefix, inbox, lock_runtime) = (prefix, inbox, lock_runtime.clone());
+            async move {
+                preflight::check(&redis, &prefix, &inbox, timeout).await?;
+                let client = Client::start(redis, prefix, inbox, timeout, lock_runtime);
+                client.shared.lock_link.connection().await?;
+                client.shared.inbox_link.connection().await?;
+                Ok::<_, Trouble>(client)
+            }
+        });
+        match task.await {
+            Ok(Ok(client)) => Ok(RedisBackend { client }),
+            Ok(Err(trouble)) => Err(trouble.into()),
+            Err(_) => Err(Trouble::unavailable("connecting broke off").into()),
+        }
+    }
+
+    fn client(&self) -> Result<redis::Client, BackendError> {
+        let not_usable = || {
+            misconfigured(format!(
+                "the URL of the Redis server is not usable; accepted: {ACCEPTED}"
+            ))
+        };
+        // Its own error may show parts of the URL.
+        let info = self
+            .url
+            .as_str()
+            .into_connection_info()
+            .map_err(|_| not_usable())?;
+        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let custom = self.root_certificates.is_some() || self.client_certificate.is_some();
+        if custom && !tls {
+            return Err(misconfigured(
+                "certificates were given, but the URL does not begin with `rediss://`",
+            ));
+        }
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("tower-lock", env!("CARGO_PKG_VERSION"));
+        let info = info.set_redis_settings(settings);
+        if tls {
+            provide_cryptography();
+        }
+        let client = if custom {
+            let client_tls = self
+                .client_certificate
+                .clone()
+                .map(|(client_cert, client_key)| ClientTlsConfig {
+                    client_cert,
+                    client_key,
+                });
+            redis::Client::build_with_tls(
+                info,
+                TlsCertificates {
+                    client_tls,
+                    root_cert: self.root_certificates.clone(),
+                },
+            )
+            .map_err(|_| misconfigured("the certificates are not usable: PEM is needed"))?
+        } else {
+            redis::Client::open(info).map_err(|_| not_usable())?
+        };
+        Ok(client)
+    }
+}
+
+/// The TLS library takes its cryptography from the process. Where the application chose none,
+/// that is ring; without this the first connection would panic.
+fn provide_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Another thread may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+fn misconfigured(what: impl Into<std::borrow::Cow<'static, str>>) -> BackendError {
+    BackendError::new(BackendErrorKind::Misconfigured, what)
+}
+
+impl fmt::Debug for RedisBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBuilder")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

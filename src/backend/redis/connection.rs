@@ -1,0 +1,260 @@
+//! One connection to the server, from its opening to its certain end.
+
+use std::{fmt, time::Duration};
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, PushInfo, PushKind, ServerErrorKind, Value,
+    aio::MultiplexedConnection,
+};
+use tokio::{
+    sync::{Notify, OnceCell},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{scripts::Script, trouble::Trouble};
+
+/// How many commands may wait to be written. The library's default of 50 would make a burst of
+/// requests wait for each other.
+const WRITE_QUEUE: usize = 4096;
+
+pub(super) struct Connection {
+    mux: MultiplexedConnection,
+    timeout: Duration,
+    id: Option<i64>,
+    server: ServerFacts,
+    may_kill: bool,
+    ended: CancellationToken,
+    doubt: Notify,
+    retired: OnceCell<bool>,
+}
+
+/// What the server says of itself; empty where the user may not ask.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerFacts {
+    pub(super) run_id: Option<String>,
+    pub(super) is_replica: bool,
+    pub(super) evicts: bool,
+}
+
+impl ServerFacts {
+    fn read(info: &str) -> Self {
+        let field = |name: &str| {
+            info.lines()
+                .filter_map(|line| line.split_once(':'))
+                .find(|(field, _)| *field == name)
+                .map(|(_, value)| value.trim())
+        };
+        let limited = field("maxmemory").is_some_and(|limit| limit != "0");
+        Self {
+            run_id: field("run_id").map(str::to_owned),
+            is_replica: field("role") == Some("slave"),
+            evicts: limited && field("maxmemory_policy").is_some_and(|p| p != "noeviction"),
+        }
+    }
+}
+
+impl Connection {
+    /// Opens a connection that the current runtime drives. `on_push` runs in its driver.
+    pub(super) async fn open(
+        client: &Client,
+        limit: Duration,
+        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Self, Trouble> {
+        let ended = CancellationToken::new();
+        let at_end = ended.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(WRITE_QUEUE)
+            .set_push_sender(move |push: PushInfo| {
+                match push.kind {
+                    PushKind::Disconnection => at_end.cancel(),
+                    _ => on_push(push),
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        let open = async {
+            let mux = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            let mut connection = Self {
+                mux,
+                timeout: limit,
+                id: None,
+                server: ServerFacts::default(),
+                may_kill: false,
+                ended,
+                doubt: Notify::new(),
+                retired: OnceCell::new(),
+            };
+            // Both may be forbidden; then an undo leaves a tombstone instead of killing.
+            let mut id = Cmd::new();
+            id.arg("CLIENT").arg("ID");
+            if let Some(Value::Int(id)) = optional(connection.send(&id).await)? {
+                connection.id = Some(id);
+            }
+            let mut info = Cmd::new();
+            info.arg("INFO");
+            let info = optional(connection.send(&info).await)?;
+            if let Some(info) = info.as_ref().and_then(text) {
+                connection.server = ServerFacts::read(info);
+            }
+            // There is no such client: only a missing right makes it a refusal of another kind.
+            let kill = kill(0);
+            connection.may_kill = match connection.send(&kill).await {
+                Err(trouble) if trouble.is_no_right() => false,
+                Err(trouble) if !trouble.answered => return Err(trouble),
+                _ => true,
+            };
+            Ok(connection)
+        };
+        timeout(limit, open)
+            .await
+            .unwrap_or_else(|_| Err(Trouble::no_answer()))
+    }
+
+    pub(super) fn server(&self) -> &ServerFacts {
+        &self.server
+    }
+
+    /// Whether [`retire`](Self::retire) can make sure.
+    pub(super) fn can_be_ended(&self) -> bool {
+        self.may_kill && self.id.is_some() && self.server.run_id.is_some()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Resolves when somebody got no answer.
+    pub(super) async fn doubted(&self) {
+        self.doubt.notified().await;
+    }
+
+    /// Nobody uses it any more, whether the server knows or not.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    async fn send(&self, cmd: &Cmd) -> Result<Value, Trouble> {
+        let result = self.mux.clone().send_packed_command(cmd).await;
+        match result.and_then(Value::extract_error) {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                if error.is_unrecoverable_error() || error.kind() == ErrorKind::Io {
+                    self.ended.cancel();
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Sends a command and gives its answer, or that there was none in time: then it may have been
+    /// executed, or be executed later.
+    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, Trouble> {
+        match timeout(self.timeout, self.send(cmd)).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.doubt.notify_one();
+                Err(Trouble::no_answer())
+            }
+        }
+    }
+
+    /// Runs a script. `call` makes the command, with the code if the server has forgotten it:
+    /// only then is it sent twice, since the first one did not run.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        call: impl Fn(&Script, bool) -> Cmd,
+    ) -> Result<Value, Trouble> {
+        match self.ask(&call(script, false)).await {
+            Err(trouble) if trouble.is_no_script() => self.ask(&call(script, true)).await,
+            result => result,
+        }
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), Trouble> {
+        self.ask(&redis::cmd("PING")).await.map(drop)
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), Trouble> {
+        let subscribed = self.mux.clone();
+        timeout(self.timeout, async move {
+            let mut subscribed = subscribed;
+            subscribed.subscribe(channel).await
+        })
+        .await
+        .map_err(|_| Trouble::no_answer())?
+        .map_err(Trouble::from)
+    }
+
+    /// Ends this connection at the server, through another one: whatever was sent over it and did
+    /// not run yet never will, wherever its bytes are. `false` if the user may not do that.
+    pub(super) async fn retire(&self, through: &Self) -> Result<bool, Trouble> {
+        self.end();
+        let end_it = async || {
+            let (Some(id), Some(old), Some(new)) =
+                (self.id, &self.server.run_id, &through.server.run_id)
+            else {
+                return Ok(false);
+            };
+            // Another process of the server knows nothing of it, and may use the number again.
+            if old != new {
+                return Ok(true);
+            }
+            match through.ask(&kill(id)).await {
+                Ok(_) => Ok(true),
+                Err(trouble) if trouble.answered => Ok(false),
+                Err(trouble) => Err(trouble),
+            }
+        };
+        self.retired.get_or_try_init(end_it).await.copied()
+    }
+}
+
+fn kill(id: i64) -> Cmd {
+    let mut kill = Cmd::new();
+    kill.arg("CLIENT").arg("KILL").arg("ID").arg(id);
+    kill
+}
+
+/// Nothing where the server refuses.
+fn optional(result: Result<Value, Trouble>) -> Result<Option<Value>, Trouble> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(trouble) if trouble.is_no_right() => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+impl Trouble {
+    fn is_no_script(&self) -> bool {
+        self.is_server(ServerErrorKind::NoScript)
+    }
+
+    fn is_no_right(&self) -> bool {
+        self.is_server(ServerErrorKind::NoPerm)
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! Waiting until nobody holds a key, without holding it: any number of callers of a process stand
+//! behind one entry of the key's queue, behind all who want to hold.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    client::Client,
+    connection::Connection,
+    names::Names,
+    room::{Outlook, jittered},
+    scripts::GATE,
+    trouble::Trouble,
+    undo::Undo,
+};
+use crate::{
+    backend::WaitBound,
+    error::{BackendError, BackendErrorKind},
+    key::LockKey,
+};
+
+/// How long a lost notification may delay.
+const CEILING: Duration = Duration::from_secs(1);
+
+/// The callers of one process that wait for one key to be free.
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// Its entry in the queue, never used again after the last caller left.
+    entry: String,
+    callers: AtomicUsize,
+    opened: Notify,
+}
+
+impl Gate {
+    /// Under the room's lock, as [`leave`](Self::leave).
+    pub(super) fn join(&self) {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&self) -> bool {
+        self.callers.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    pub(super) fn open(&self) {
+        self.opened.notify_waiters();
+    }
+}
+
+/// One caller.
+struct Caller<'a> {
+    client: &'a Arc<Client>,
+    names: Arc<Names>,
+    gate: Arc<Gate>,
+    /// Where the entry was last asked for.
+    asked: Option<Arc<Connection>>,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        let last = self.client.shared.room.leave_gate(&self.names, &self.gate);
+        if last && let Some(connection) = self.asked.take() {
+            self.client.undo(Undo::gate(
+                connection,
+                self.names.clone(),
+                self.gate.entry.clone(),
+            ));
+        }
+    }
+}
+
+pub(super) async fn wait_free(
+    client: &Arc<Client>,
+    key: &LockKey,
+    wait: WaitBound,
+) -> Result<(), BackendError> {
+    let shared = &client.shared;
+    let names = Arc::new(Names::new(&shared.prefix, key));
+    if wait == WaitBound::Fail {
+        let connection = client.connection().await?;
+        return match ask(&connection, &names, "", false).await? {
+            None => Ok(()),
+            Some(outlook) => Err(BackendError::new(BackendErrorKind::Contended, "")
+                .with_remaining(outlook.remaining())),
+        };
+    }
+    let gate = shared.room.join_gate(&names, || Gate {
+        entry: format!("gate {} {:016x}", shared.inbox, fastrand::u64(..)),
+        callers: AtomicUsize::new(0),
+        opened: Notify::new(),
+    });
+    let mut caller = Caller {
+        client,
+        names,
+        gate,
+        asked: None,
+    };
+    let mut backoff = Duration::from_millis(25);
+    let mut troubled: Option<Instant> = None;
+    loop {
+        let gate = caller.gate.clone();
+        let opened = gate.opened.notified();
+        tokio::pin!(opened);
+        // Registered here and at the server before the answer is looked at.
+        opened.as_mut().enable();
+        let connection = client.connection().await?;
+        caller.asked = Some(connection.clone());
+        let outlook = match ask(&connection, &caller.names, &gate.entry, true).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(outlook)) => outlook,
+            Err(trouble) => {
+                let since = *troubled.get_or_insert_with(Instant::now);
+                if trouble.answered || since.elapsed() >= shared.timeout {
+                    return Err(trouble.into());
+                }
+                continue;
+            }
+        };
+        troubled = None;
+        let now = Instant::now();
+        if let WaitBound::Until(deadline) = wait
+            && deadline <= now
+        {
+            return Err(BackendError::new(BackendErrorKind::WaitTimedOut, "")
+                .with_remaining(outlook.remaining()));
+        }
+        let mut delay = jittered(CEILING);
+        if let Some(remaining) = outlook.remaining() {
+            delay = delay.min(remaining + Duration::from_millis(2));
+        }
+        if outlook.foreign {
+            delay = delay.min(jittered(backoff));
+            backoff = (backoff * 2).min(CEILING);
+        }
+        let mut next = now + delay;
+        if let WaitBound::Until(deadline) = wait {
+            next = next.min(deadline);
+        }
+        tokio::select! {
+            () = &mut opened => {}
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+/// Nothing if nobody holds the key.
+async fn ask(
+    connection: &Connection,
+    names: &Names,
+    entry: &str,
+    stays: bool,
+) -> Result<Option<Outlook>, Trouble> {
+    let answer = connection
+        .run(&GATE, |script, by_code| {
+            let mut cmd = script.call_lock(by_code, names, None);
+            cmd.arg(entry).arg(u8::from(stays));
+            cmd
+        })
+        .await?;
+    match super::answer::ints(&answer)?.as_slice() {
+        [1] => Ok(None),
+        [0, ms, foreign] => Ok(Some(Outlook {
+            ms: *ms,
+            foreign: *foreign == 1,
+            head_is_here: true,
+        })),
+        _ => Err(Trouble::strange()),
+    }
+}

@@ -1,0 +1,144 @@
+//! The channel of this process: offers and other news of the keys that it waits for or holds.
+//!
+//! It has a connection of its own, so that no burst of commands delays an offer. Whenever that was
+//! opened anew, everybody who waits asks again. An offer to an owner that is gone needs no answer:
+//! its undo is on the way.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{PushInfo, PushKind};
+use tokio::time::sleep;
+
+use super::{
+    client::Shared,
+    connection::{Connection, text},
+    link::Link,
+    names::unhex,
+    trouble::Trouble,
+};
+use crate::lease::OwnerToken;
+
+/// How often the channel is tried with a message of our own.
+const PROBES: Duration = Duration::from_secs(2);
+
+/// What our scripts, or we ourselves, say in the channel of a process.
+#[derive(Debug, PartialEq)]
+enum Message<'a> {
+    /// The owner may have its key, under this token.
+    Offer(OwnerToken, &'a str),
+    /// Its key may be free.
+    Ask(OwnerToken),
+    /// An operator took its key.
+    Revoked(OwnerToken),
+    /// All entries of this process were taken out of the queue of this key.
+    Evicted(&'a str),
+    /// Nobody holds this key or waits for it.
+    Free(&'a str),
+    /// Only to be heard.
+    Probe,
+}
+
+impl<'a> Message<'a> {
+    fn read(message: &'a str) -> Option<Self> {
+        let mut words = message.split(' ');
+        let kind = words.next()?;
+        let mut next = || words.next();
+        let owner = |text| unhex(text).map(OwnerToken::from_bytes);
+        Some(match kind {
+            "g" => Self::Offer(owner(next()?)?, next()?),
+            "w" => Self::Ask(owner(next()?)?),
+            "r" => Self::Revoked(owner(next()?)?),
+            "x" => Self::Evicted(next()?),
+            "f" => Self::Free(next()?),
+            "p" => Self::Probe,
+            _ => return None,
+        })
+    }
+}
+
+fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
+    if push.kind != PushKind::Message {
+        return;
+    }
+    let room = &shared.room;
+    match push.data.last().and_then(text).and_then(Message::read) {
+        Some(Message::Offer(owner, token)) => room.offer(owner, token),
+        Some(Message::Ask(owner)) => room.ask(owner),
+        Some(Message::Revoked(owner)) => room.revoked(owner),
+        Some(Message::Evicted(key)) => {
+            room.evicted(key);
+            room.open_gate(key);
+        }
+        Some(Message::Free(key)) => room.open_gate(key),
+        Some(Message::Probe) => {
+            probes.fetch_add(1, Ordering::Release);
+        }
+        // From a newer version, or a question whether we are there.
+        None => {}
+    }
+}
+
+/// Keeps the channel subscribed, for as long as the client lives.
+pub(super) async fn listen(shared: Arc<Shared>) {
+    let heard = Arc::new(AtomicU64::new(0));
+    let open = || subscribe(shared.clone(), heard.clone());
+    let link = &shared.inbox_link;
+    let opened = || async {
+        shared.room.gap();
+    };
+    tokio::select! {
+        () = link.supervise(open, opened) => {}
+        () = try_it(&shared, link, &heard) => {}
+    }
+}
+
+async fn subscribe(shared: Arc<Shared>, heard: Arc<AtomicU64>) -> Result<Connection, Trouble> {
+    let hearer = shared.clone();
+    let connection = shared
+        .open(move |push| hear(&hearer, &heard, &push))
+        .await?;
+    connection.subscribe(&shared.inbox).await?;
+    Ok(connection)
+}
+
+/// A subscription can be dead while its connection lives, so it is tried with messages.
+async fn try_it(shared: &Shared, link: &Link, heard: &AtomicU64) {
+    loop {
+        sleep(PROBES).await;
+        let Some(connection) = link.ready() else {
+            continue;
+        };
+        let before = heard.load(Ordering::Acquire);
+        let mut probe = redis::cmd("PUBLISH");
+        probe.arg(&*shared.inbox).arg("p");
+        // The answer follows the message, both on this connection.
+        let asked = connection.ask(&probe).await;
+        if asked.is_ok() && heard.load(Ordering::Acquire) == before {
+            connection.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_and_garbage_is_not() {
+        let owner = OwnerToken::random();
+        let hex = super::super::names::hex(&owner);
+        let offer = format!("g {hex} 17");
+        assert_eq!(Message::read(&offer), Some(Message::Offer(owner, "17")));
+        assert_eq!(Message::read("x a:1;"), Some(Message::Evicted("a:1;")));
+        assert_eq!(Message::read("p"), Some(Message::Probe));
+        for garbage in ["", "g", "g 00 17", "g zz", "w", "n", "r é", "x"] {
+            assert_eq!(Message::read(garbage), None, "{garbage}");
+        }
+    }
+}

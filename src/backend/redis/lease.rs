@@ -1,0 +1,210 @@
+//! A key that is held.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    client::Client,
+    connection::Connection,
+    names::{Names, Words},
+    renewals::Renewal,
+    scripts::{ABANDON, RELEASE},
+    trouble::Trouble,
+    undo::Undo,
+};
+use crate::{
+    backend::Mode,
+    error::{BackendError, BackendErrorKind},
+    lease::{self, FencingToken, Lease, Loss, LossSignal, OwnerToken},
+    sync::lock,
+};
+
+/// A key held in Redis. If it is dropped without [`release`](Lease::release), the key is released
+/// in the background.
+pub struct RedisLease {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) client: Arc<Client>,
+    pub(super) names: Arc<Names>,
+    pub(super) words: Words,
+    pub(super) mode: Mode,
+    /// What stands in the lock while it is held exclusively.
+    pub(super) value: String,
+    owner: OwnerToken,
+    token: FencingToken,
+    ttl: Duration,
+    ends: Mutex<Instant>,
+    lost: LossSignal,
+    /// Over which it was granted.
+    connection: Arc<Connection>,
+    /// An attempt of this owner may still be on its way: see [`undo`](super::undo).
+    tainted: bool,
+    released: AtomicBool,
+}
+
+/// A grant, as the acquire knows it.
+pub(super) struct Grant {
+    pub(super) names: Arc<Names>,
+    pub(super) words: Words,
+    pub(super) mode: Mode,
+    pub(super) owner: OwnerToken,
+    pub(super) token: FencingToken,
+    pub(super) ttl: Duration,
+    pub(super) sent: Instant,
+    pub(super) connection: Arc<Connection>,
+    pub(super) tainted: bool,
+}
+
+impl Inner {
+    pub(super) fn new(client: Arc<Client>, grant: Grant) -> Self {
+        Self {
+            value: grant.words.value(grant.token.get(), &client.shared.inbox),
+            client,
+            names: grant.names,
+            words: grant.words,
+            mode: grant.mode,
+            owner: grant.owner,
+            token: grant.token,
+            ttl: grant.ttl,
+            ends: Mutex::new(lease::valid_until(grant.sent, grant.ttl)),
+            lost: LossSignal::new(),
+            connection: grant.connection,
+            tainted: grant.tainted,
+            released: AtomicBool::new(false),
+        }
+    }
+
+    /// The server has heard of a request that was sent then.
+    pub(super) fn extend(&self, sent: Instant) {
+        let mut ends = lock(&self.ends);
+        *ends = (*ends).max(lease::valid_until(sent, self.ttl));
+    }
+
+    /// Another handle of the same grant frees it.
+    pub(super) fn disown(&self) {
+        self.released.store(true, Ordering::Release);
+    }
+
+    pub(super) fn lose(&self, loss: Loss) {
+        self.lost.fire(loss);
+    }
+
+    async fn release(&self) -> Result<(), Trouble> {
+        let connection = self.client.connection().await?;
+        let (names, words) = (&self.names, &self.words);
+        if self.mode == Mode::Exclusive && !self.tainted {
+            connection
+                .run(&RELEASE, |script, by_code| {
+                    let mut cmd = script.call_lock(by_code, names, None);
+                    cmd.arg(&self.value);
+                    cmd
+                })
+                .await?;
+            return Ok(());
+        }
+        let tombstone = self.tainted.then(|| names.tombstone(&words.owner));
+        connection
+            .run(&ABANDON, |script, by_code| {
+                let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
+                cmd.arg(&words.owner).arg(&words.entry);
+                cmd.arg(if self.tainted {
+                    words.ttl.max(60_000)
+                } else {
+                    0
+                });
+                cmd
+            })
+            .await?;
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.client.shared.room.forget(self.owner);
+        if !*self.released.get_mut() {
+            let words = (
+                std::mem::take(&mut self.words.owner),
+                std::mem::take(&mut self.words.entry),
+            );
+            self.client.undo(Undo::owner(
+                self.connection.clone(),
+                self.names.clone(),
+                words,
+                self.words.ttl,
+                self.tainted,
+            ));
+        }
+    }
+}
+
+impl Lease for RedisLease {
+    fn fencing_token(&self) -> FencingToken {
+        self.inner.token
+    }
+
+    fn reserved_tokens(&self) -> u32 {
+        self.inner.words.tokens
+    }
+
+    fn valid_until(&self) -> Instant {
+        *lock(&self.inner.ends)
+    }
+
+    /// Sent together with other renewals of the process that are due. Dropping the future stops
+    /// nothing.
+    async fn renew(&self) -> Result<(), BackendError> {
+        let (done, result) = oneshot::channel();
+        self.inner.client.renew(Renewal {
+            lease: self.inner.clone(),
+            done,
+        });
+        let held = match result.await {
+            Ok(result) => result?,
+            // The task that renews has ended, which it does after all leases.
+            Err(_) => return Err(Trouble::unavailable("the client is closed").into()),
+        };
+        if held {
+            return Ok(());
+        }
+        // Unless an operator was the reason, who is heard of first.
+        self.inner.lose(Loss::Revoked);
+        Err(BackendError::new(BackendErrorKind::Lost, ""))
+    }
+
+    fn lost(&self) -> &LossSignal {
+        &self.inner.lost
+    }
+
+    async fn release(&self) -> Result<(), BackendError> {
+        self.inner.release().await?;
+        self.inner.released.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RedisLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLease")
+            .field("mode", &self.inner.mode)
+            .field("fencing_token", &self.inner.token)
+            .field("lost", &self.inner.lost.get())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,150 @@
+//! A connection that is opened again whenever it ends.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{connection::Connection, room::jittered, trouble::Trouble};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Link {
+    state: watch::Sender<State>,
+    /// How long a caller waits for a connection, from when it was lost.
+    patience: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Up(Arc<Connection>),
+    Down { since: Instant, trouble: Trouble },
+}
+
+impl Link {
+    pub(super) fn new(patience: Duration) -> Self {
+        let (state, _) = watch::channel(State::Down {
+            since: Instant::now(),
+            trouble: Trouble::unavailable("there is no connection to Redis yet"),
+        });
+        Self { state, patience }
+    }
+
+    /// The connection, if there is one right now.
+    pub(super) fn ready(&self) -> Option<Arc<Connection>> {
+        match &*self.state.borrow() {
+            State::Up(connection) if !connection.has_ended() => Some(connection.clone()),
+            _ => None,
+        }
+    }
+
+    /// The connection, or why there is none: at once if that has been so for the operation
+    /// timeout.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
+        let mut changes = self.state.subscribe();
+        let mut limit = None;
+        loop {
+            let trouble = match &*changes.borrow_and_update() {
+                State::Up(connection) if !connection.has_ended() => return Ok(connection.clone()),
+                State::Up(_) => {
+                    limit.get_or_insert_with(|| Instant::now() + self.patience);
+                    Trouble::unavailable("the connection to Redis has ended")
+                }
+                State::Down { since, trouble } => {
+                    limit = Some(*since + self.patience);
+                    trouble.clone()
+                }
+            };
+            let limit = limit.unwrap_or_else(Instant::now);
+            match timeout_at(limit, changes.changed()).await {
+                Ok(Ok(())) => {}
+                _ => return Err(trouble),
+            }
+        }
+    }
+
+    /// Keeps the connection up, for as long as this future is polled. `open` opens one, and
+    /// `opened` is told of each before anybody else has it.
+    ///
+    /// A new one is handed out only when nothing that was sent over the one before can run any
+    /// more, so that an owner may ask again.
+    pub(super) async fn supervise<O, F>(&self, open: impl Fn() -> O, opened: impl Fn() -> F)
+    where
+        O: Future<Output = Result<Connection, Trouble>>,
+        F: Future<Output = ()>,
+    {
+        let mut before: Option<Arc<Connection>> = None;
+        let mut pause = FIRST_PAUSE;
+        let mut at_hand = None;
+        loop {
+            let attempt = match at_hand.take() {
+                Some(connection) => Ok(connection),
+                None => open().await,
+            };
+            let connection = match attempt {
+                Ok(connection) => Arc::new(connection),
+                Err(trouble) => {
+                    self.down(trouble);
+                    sleep(jittered(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
+            };
+            if let Some(before) = &before
+                && let Err(trouble) = before.retire(&connection).await
+            {
+                self.down(trouble);
+                sleep(jittered(pause)).await;
+                continue;
+            }
+            opened().await;
+            pause = FIRST_PAUSE;
+            self.state.send_replace(State::Up(connection.clone()));
+            at_hand = watch_over(&connection, &open).await;
+            connection.end();
+            self.down(Trouble::unavailable("the connection to Redis has ended"));
+            before = Some(connection);
+        }
+    }
+
+    /// Keeps the time since when it is down.
+    fn down(&self, trouble: Trouble) {
+        self.state.send_modify(|state| {
+            let since = match state {
+                State::Down { since, .. } => *since,
+                State::Up(_) => Instant::now(),
+            };
+            *state = State::Down { since, trouble };
+        });
+    }
+}
+
+/// Returns when the connection has ended, or does not answer while a new one does: that one.
+async fn watch_over<O>(connection: &Connection, open: &impl Fn() -> O) -> Option<Connection>
+where
+    O: Future<Output = Result<Connection, Trouble>>,
+{
+    loop {
+        tokio::select! {
+            () = connection.ended() => return None,
+            () = connection.doubted() => {}
+        }
+        // A server that is merely slow answers on the old connection first, or on none.
+        let ping = connection.ping();
+        let another = open();
+        tokio::pin!(ping, another);
+        tokio::select! {
+            biased;
+            () = connection.ended() => return None,
+            pong = &mut ping => if pong.is_err() { return None },
+            new = &mut another => match new {
+                Ok(new) => return Some(new),
+                Err(_) => if ping.await.is_err() { return None },
+            },
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What things are called on the server.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use crate::{
+    backend::{AcquireRequest, Mode},
+    error::{BackendError, BackendErrorKind},
+    key::LockKey,
+    lease::OwnerToken,
+};
+
+/// How many token counters there are, so that none is left per key.
+const COUNTERS: u32 = 256;
+
+/// How the keys of a lock begin, unless the builder says otherwise.
+pub(super) const PREFIX: &str = "tower-lock:";
+
+/// The names of one lock. All but the counter hash to the slot of the lock itself.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The lock: a string, as other clients of `SET key value NX PX` know it.
+    pub(super) lock: Arc<str>,
+    /// Who waits, by ticket.
+    pub(super) queue: Box<str>,
+    /// Who reads, by the end of the lease.
+    pub(super) readers: Box<str>,
+    /// Token and inbox of those who read.
+    pub(super) details: Box<str>,
+    /// The last token or ticket given, shared with other locks.
+    pub(super) counter: Box<str>,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str, key: &LockKey) -> Self {
+        let lock = format!("{prefix}{}", key.as_str());
+        let counter = fnv1a(lock.as_bytes()) % COUNTERS;
+        // The canonical form of a key has no braces, so these collide with no lock.
+        let beside = |part: &str| format!("{{{lock}}}:{part}").into();
+        Self {
+            queue: beside("q"),
+            readers: beside("r"),
+            details: beside("h"),
+            counter: format!("{prefix}token:{counter}").into(),
+            lock: lock.into(),
+        }
+    }
+
+    /// Says that an owner was undone, where its attempt could not be stopped otherwise.
+    pub(super) fn tombstone(&self, owner: &str) -> String {
+        format!("{{{}}}:u:{owner}", self.lock)
+    }
+
+    /// As the scripts take them.
+    pub(super) fn keys(&self) -> [&str; 5] {
+        [
+            &self.lock,
+            &self.queue,
+            &self.counter,
+            &self.readers,
+            &self.details,
+        ]
+    }
+}
+
+/// Every process must find the same counter, so this never changes.
+/// <http://www.isthe.com/chongo/tech/comp/fnv/>
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// Whether keys may begin like this: braces would choose the slot, the rest would be ambiguous.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
+    let good = prefix
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}'));
+    if good && prefix.len() <= 128 {
+        return Ok(());
+    }
+    Err(BackendError::new(
+        BackendErrorKind::Misconfigured,
+        "the prefix of keys is not usable: up to 128 visible ASCII characters except `{` and `}` are",
+    ))
+}
+
+pub(super) fn hex(owner: &OwnerToken) -> String {
+    let mut text = String::with_capacity(32);
+    for byte in owner.as_bytes() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 {
+        return None;
+    }
+    Some(u128::from_str_radix(text, 16).ok()?.to_be_bytes())
+}
+
+/// One owner's wish in the words of the scripts.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub(super) owner: String,
+    /// Its entry in the queue.
+    pub(super) entry: String,
+    pub(super) mode: &'static str,
+    pub(super) order: &'static str,
+    pub(super) ttl: u64,
+    pub(super) tokens: u32,
+}
+
+impl Words {
+    pub(super) fn new(request: &AcquireRequest, inbox: &str, ttl: u64) -> Self {
+        let owner = hex(&request.owner);
+        let tokens = request.tokens.max(1);
+        let mode = match request.mode {
+            Mode::Exclusive => "x",
+            Mode::Shared => "s",
+        };
+        Self {
+            entry: format!("{owner} {inbox} {mode} {ttl} {tokens}"),
+            owner,
+            mode,
+            order: match request.order {
+                crate::backend::Order::Fifo => "f",
+                crate::backend::Order::Unfair => "u",
+            },
+            ttl,
+            tokens,
+        }
+    }
+
+    /// What stands in the lock while this owner holds it alone.
+    pub(super) fn value(&self, token: u64, inbox: &str) -> String {
+        format!("1 {} {token} {inbox}", self.owner)
+    }
+}

@@ -1,0 +1,63 @@
+//! What is found out before the first lock: whether the server and the user's rights will do.
+
+use redis::Value;
+use tokio::sync::mpsc;
+
+use super::{
+    connection::{Connection, text},
+    scripts::PROBE,
+    trouble::Trouble,
+};
+
+/// Everything that the backend will do, once, over a connection of its own.
+pub(super) async fn check(
+    redis: &redis::Client,
+    prefix: &str,
+    inbox: &str,
+    limit: std::time::Duration,
+) -> Result<(), Trouble> {
+    let (heard, mut messages) = mpsc::unbounded_channel();
+    let connection = Connection::open(redis, limit, move |push| {
+        let _ = heard.send(push.kind);
+    })
+    .await?;
+    if connection.server().is_replica {
+        return Err(Trouble::misconfigured(
+            "this Redis server is a read-only replica: connect to its master",
+        ));
+    }
+    if connection.server().evicts {
+        tracing::warn!(
+            target: "tower_lock",
+            "Redis evicts keys when its memory is full (maxmemory-policy), locks included: \
+             use `noeviction`"
+        );
+    }
+    connection.subscribe(inbox).await?;
+    // Beside the inbox, so that every process has its own.
+    let key = format!("{{{prefix}probe}}:{inbox}");
+    let answer = connection
+        .run(&PROBE, |script, by_code| {
+            let mut cmd = script.call(by_code, &[&key]);
+            cmd.arg(inbox);
+            cmd
+        })
+        .await?;
+    match &answer {
+        value if text(value) == Some("") => {}
+        value => return Err(Trouble::refused_command(text(value).unwrap_or_default())),
+    }
+    let _: Value = connection.ask(&redis::cmd("PING")).await?;
+    // The pong follows the message.
+    let mut delivered = false;
+    while let Ok(kind) = messages.try_recv() {
+        delivered |= kind == redis::PushKind::Message;
+    }
+    if !delivered {
+        return Err(Trouble::misconfigured(
+            "Redis does not deliver published messages: is there a proxy in between?",
+        ));
+    }
+    connection.end();
+    Ok(())
+}

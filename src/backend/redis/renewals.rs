@@ -1,0 +1,119 @@
+//! Renewals of exclusive leases: those that are due together go together, in one script.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::{JoinSet, yield_now},
+    time::Instant,
+};
+
+use super::{
+    answer,
+    client::Shared,
+    lease::Inner,
+    scripts::{RENEW, RENEW_SHARED},
+    trouble::Trouble,
+};
+use crate::backend::Mode;
+
+/// How many locks one script renews: beyond that there is little to gain, and others wait.
+const MOST: usize = 100;
+
+/// One lease that wants to live on, and who wants to know.
+pub(super) struct Renewal {
+    pub(super) lease: Arc<Inner>,
+    pub(super) done: oneshot::Sender<Result<bool, Trouble>>,
+}
+
+pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedReceiver<Renewal>) {
+    let mut running = JoinSet::new();
+    loop {
+        let first = tokio::select! {
+            first = queue.recv() => match first {
+                Some(first) => first,
+                None => return,
+            },
+            Some(_) = running.join_next() => continue,
+        };
+        // Others that are due at this moment are about to ask too.
+        yield_now().await;
+        let mut batch = Vec::new();
+        let mut next = Some(first);
+        while let Some(renewal) = next {
+            match renewal.lease.mode {
+                Mode::Exclusive => batch.push(renewal),
+                Mode::Shared => {
+                    running.spawn(renew_shared(shared.clone(), renewal));
+                }
+            }
+            if batch.len() == MOST {
+                break;
+            }
+            next = queue.try_recv().ok();
+        }
+        if !batch.is_empty() {
+            running.spawn(renew(shared.clone(), batch));
+        }
+    }
+}
+
+async fn renew(shared: Arc<Shared>, batch: Vec<Renewal>) {
+    let sent = Instant::now();
+    let answers = ask(&shared, &batch).await;
+    for (n, renewal) in batch.into_iter().enumerate() {
+        let result = match &answers {
+            Ok(answers) => answers.get(n).copied().ok_or_else(Trouble::strange),
+            Err(trouble) => Err(trouble.clone()),
+        };
+        settle(renewal, sent, result);
+    }
+}
+
+async fn ask(shared: &Shared, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
+    let connection = shared.lock_link.connection().await?;
+    let keys: Vec<_> = batch.iter().map(|r| &*r.lease.names.lock).collect();
+    let answer = connection
+        .run(&RENEW, |script, by_code| {
+            let mut cmd = script.call(by_code, &keys);
+            for renewal in batch {
+                cmd.arg(&renewal.lease.value).arg(renewal.lease.words.ttl);
+            }
+            cmd
+        })
+        .await?;
+    answer::ints(&answer)
+}
+
+async fn renew_shared(shared: Arc<Shared>, renewal: Renewal) {
+    let sent = Instant::now();
+    let result = async {
+        let lease = &renewal.lease;
+        let connection = shared.lock_link.connection().await?;
+        let answer: Value = connection
+            .run(&RENEW_SHARED, |script, by_code| {
+                let mut cmd = script.call_lock(by_code, &lease.names, None);
+                cmd.arg(&lease.words.owner)
+                    .arg(&*shared.inbox)
+                    .arg(lease.words.ttl);
+                cmd
+            })
+            .await?;
+        answer::int(&answer)
+    };
+    let result = result.await;
+    settle(renewal, sent, result);
+}
+
+/// `sent` is from before the request, so the lease ends here before it ends at the server.
+fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
+    let result = result.map(|held| {
+        if held == 1 {
+            renewal.lease.extend(sent);
+        }
+        held == 1
+    });
+    // Whoever asked may have left.
+    let _ = renewal.done.send(result);
+}

@@ -1,0 +1,97 @@
+//! The scripts, each a moment of the server in which nobody else acts.
+//!
+//! # Invariants
+//!
+//! `K` is the lock, `Q` its queue, `R` and `H` its readers, `F` the counter.
+//!
+//! 1. *One truth.* Who holds is what `K` says: an owner of ours, a marker while `R` has readers, or
+//!    a value that is not ours. Every grant is made where the same script found `K` absent, or
+//!    found readers and grants to one, or takes `K` from the owner that gives it back. So there is
+//!    one exclusive holder, or readers, never both, others' `SET NX` included (must 1).
+//! 2. *The head is next.* A script that leaves `K` absent has served the queue, so `K` is absent
+//!    under a queue only until an expiry is noticed, and then `look` serves it, on behalf of every
+//!    process that waits. A newcomer that finds `K` absent serves the head first (must 5).
+//!    With `Unfair` the head is woken and leaves the queue; whoever comes first has the key.
+//! 3. *An offer is a short lease.* It stands in `K` (or `R`) for at most 1 s with the waiter's
+//!    entry marked; its confirmation takes the entry out. A marked entry at the head of a key that
+//!    nobody holds is of a process that hangs: all its entries go, so it costs one offer (must 4).
+//! 4. *Tokens grow in the order of grants*, since a token is drawn in the script of its grant,
+//!    above the counter and the clock, and the counter is written before the grant. An offer that
+//!    lapses uses one up (must 3).
+//! 5. *Every key has an end*: `K` its lease, `Q` 15 s since anybody asked, `R` and `H` the last
+//!    reader's, `F` a day, after which the clock has passed it (must 9).
+//! 6. *Undo is final.* `abandon` leaves neither entry, offer nor lease of its owner. It runs after
+//!    the attempt: on its connection, or when that one was ended at the server, or it leaves a
+//!    tombstone that the attempt looks for (must 6).
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+use super::names::Names;
+
+/// A script and the digest by which the server knows it.
+#[derive(Debug)]
+pub(super) struct Script {
+    code: String,
+    digest: String,
+}
+
+/// Stands in the scripts that use the common functions, at the place where these are needed.
+const LIB: &str = "--- lib\n";
+
+impl Script {
+    fn new(code: &str) -> Self {
+        let code = code.replace(LIB, include_str!("scripts/lib.lua"));
+        let digest = redis::Script::new(&code).get_hash().to_owned();
+        Self { code, digest }
+    }
+
+    /// A call by digest; `by_code` brings the script along for a server that has forgotten it.
+    pub(super) fn call(&self, by_code: bool, keys: &[&str]) -> Cmd {
+        let mut cmd = Cmd::with_capacity(16, 512);
+        if by_code {
+            cmd.arg("EVAL").arg(&self.code);
+        } else {
+            cmd.arg("EVALSHA").arg(&self.digest);
+        }
+        cmd.arg(keys.len());
+        for key in keys {
+            cmd.arg(*key);
+        }
+        cmd
+    }
+
+    /// The keys of a lock and, where its attempts must look for one, the tombstone of an owner.
+    pub(super) fn call_lock(&self, by_code: bool, names: &Names, tombstone: Option<&str>) -> Cmd {
+        let [lock, queue, counter, readers, details] = names.keys();
+        match tombstone {
+            None => self.call(by_code, &names.keys()),
+            Some(tombstone) => self.call(
+                by_code,
+                &[lock, queue, counter, readers, details, tombstone],
+            ),
+        }
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal;)*) => {
+        $(pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file, ".lua"))));)*
+    };
+}
+
+scripts! {
+    STEP = "step";
+    CONFIRM = "confirm";
+    RENEW = "renew";
+    RENEW_SHARED = "renew_shared";
+    RELEASE = "release";
+    ABANDON = "abandon";
+    LOOK = "look";
+    GATE = "gate";
+    INSPECT = "inspect";
+    FORCE_RELEASE = "force_release";
+    PROBE = "probe";
+}

@@ -1,0 +1,197 @@
+//! From what the client library reports to errors that say what to do.
+
+use std::borrow::Cow;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::error::{BackendError, BackendErrorKind};
+
+/// An error that several callers may get. Its text holds no key and no secret.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    kind: BackendErrorKind,
+    context: Cow<'static, str>,
+    source: Option<RedisError>,
+    /// Whether the server itself said so: what was asked has been done in part at most, and will
+    /// not be done later.
+    pub(super) answered: bool,
+}
+
+impl Trouble {
+    pub(super) fn unavailable(context: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: BackendErrorKind::Unavailable,
+            context: context.into(),
+            source: None,
+            answered: false,
+        }
+    }
+
+    pub(super) fn misconfigured(context: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: BackendErrorKind::Misconfigured,
+            ..Self::unavailable(context)
+        }
+    }
+
+    pub(super) fn no_answer() -> Self {
+        Self::unavailable("Redis did not answer within the operation timeout")
+    }
+
+    /// The server knows that this owner may not have the key any more.
+    pub(super) fn undone(context: &'static str) -> Self {
+        Self {
+            answered: true,
+            ..Self::unavailable(context)
+        }
+    }
+
+    /// An answer in a form that no script of ours gives.
+    pub(super) fn strange() -> Self {
+        Self {
+            answered: true,
+            ..Self::misconfigured("Redis answered in a form that is not known")
+        }
+    }
+
+    /// A refusal inside of a script that tried this command.
+    pub(super) fn refused_command(refusal: &str) -> Self {
+        let (command, reason) = refusal.split_once(':').unwrap_or((refusal, ""));
+        if reason.contains("OOM") {
+            return Self::of_text("OOM").unwrap_or_else(Self::strange);
+        }
+        if reason.contains("READONLY") {
+            return Self::of_text("READONLY").unwrap_or_else(Self::strange);
+        }
+        let what = if command == "PUBLISH" && !reason.contains("can't run") {
+            "publish to the inbox channel (give it `&<prefix>inbox:*`)".to_owned()
+        } else if reason.contains("key") {
+            "use the keys of locks (give it `~<prefix>*` and `~{<prefix>*`)".to_owned()
+        } else {
+            format!("run {command} (give it `+{}`)", command.to_lowercase())
+        };
+        Self::misconfigured(format!("the Redis user may not {what}"))
+    }
+
+    /// Whether the same may be answered otherwise later.
+    pub(super) fn may_pass(&self) -> bool {
+        self.kind == BackendErrorKind::Unavailable
+    }
+
+    pub(super) fn is_server(&self, kind: ServerErrorKind) -> bool {
+        self.source
+            .as_ref()
+            .is_some_and(|source| source.kind() == ErrorKind::Server(kind))
+    }
+
+    fn of_text(code: &str) -> Option<Self> {
+        Some(match code {
+            "OOM" => Self::unavailable(
+                "Redis is out of memory (OOM): raise `maxmemory` or remove other keys",
+            ),
+            "READONLY" => Self::misconfigured(
+                "this Redis server is a read-only replica (READONLY): connect to its master",
+            ),
+            "NOREPLICAS" => Self::unavailable(
+                "Redis has too few connected replicas to accept writes (NOREPLICAS)",
+            ),
+            "MISCONF" => Self::unavailable(
+                "Redis cannot persist and so accepts no writes (MISCONF): look into its log",
+            ),
+            "LOADING" => Self::unavailable("Redis is still loading its data (LOADING)"),
+            "BUSY" => Self::unavailable("Redis is busy with somebody's long script (BUSY)"),
+            "MASTERDOWN" => {
+                Self::unavailable("this Redis replica has lost its master (MASTERDOWN)")
+            }
+            "NOAUTH" => Self::misconfigured("Redis asks for a password (NOAUTH): none was given"),
+            "WRONGPASS" => {
+                Self::misconfigured("Redis refused the user or its password (WRONGPASS)")
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl From<RedisError> for Trouble {
+    fn from(error: RedisError) -> Self {
+        let detail = error.detail().unwrap_or_default();
+        let code = error.code().unwrap_or_default();
+        let answered = !code.is_empty();
+        // An error inside of a script comes as one of the script, with the code in its text.
+        let known = [
+            "OOM",
+            "READONLY",
+            "NOREPLICAS",
+            "MISCONF",
+            "LOADING",
+            "BUSY",
+            "MASTERDOWN",
+        ]
+        .into_iter()
+        .find(|known| code == *known || detail.contains(known));
+        let trouble = match (error.kind(), code) {
+            (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
+                Self::misconfigured(no_right(detail))
+            }
+            (ErrorKind::RESP3NotSupported, _) => {
+                Self::misconfigured("this Redis server is too old: 6.0 or newer is needed")
+            }
+            (_, "NOAUTH" | "WRONGPASS") => Self::of_text(code).unwrap_or_else(Self::strange),
+            (ErrorKind::AuthenticationFailed, _) => {
+                Self::misconfigured("Redis refused the user or its password")
+            }
+            (ErrorKind::InvalidClientConfig, _) => {
+                Self::misconfigured("the client cannot be set up as the URL says")
+            }
+            _ if known.is_some() => known.and_then(Self::of_text).unwrap_or_else(Self::strange),
+            _ if detail.contains("user executing the script") || detail.contains("NOPERM") => {
+                Self::misconfigured(
+                    "the Redis user lacks a right that a script needs: see the ACL in the docs",
+                )
+            }
+            _ if detail.contains("WRONGTYPE") => Self::misconfigured(
+                "a key beside a lock holds what this crate did not write (WRONGTYPE)",
+            ),
+            (ErrorKind::Io, _) => Self::unavailable("the connection to Redis failed"),
+            _ if answered => Self::unavailable("Redis answered with an error"),
+            _ => Self::unavailable("Redis could not be asked"),
+        };
+        Self {
+            answered,
+            source: Some(error),
+            ..trouble
+        }
+    }
+}
+
+impl From<Trouble> for BackendError {
+    fn from(trouble: Trouble) -> Self {
+        let error = Self::new(trouble.kind, trouble.context);
+        match trouble.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+/// The server names the command in quotes: "... permissions to run the 'evalsha' command".
+fn no_right(detail: &str) -> String {
+    match detail.split('\'').nth(1).filter(|name| {
+        !name.is_empty()
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'|')
+    }) {
+        Some(command) => format!(
+            "the Redis user may not run {} (give it `+{command}`)",
+            command.to_uppercase()
+        ),
+        None if detail.contains("channel") => {
+            "the Redis user may not use the inbox channel (give it `&<prefix>inbox:*`)".into()
+        }
+        None => {
+            "the Redis user may not use the keys of locks (give it `~<prefix>*` and `~{<prefix>*`)"
+                .into()
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Undoing what nobody waits for any more: attempts whose caller left or got no answer, leases
+//! that were dropped, offers to nobody.
+//!
+//! An undo must not be overtaken by its attempt. It goes over the attempt's connection while that
+//! lives. Else the old connection is ended at the server first, and where the user may not do
+//! that, the undo leaves a tombstone which the attempt finds.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    client::Shared, connection::Connection, names::Names, room::jittered, scripts::ABANDON,
+    trouble::Trouble,
+};
+
+/// For how long undoing goes on after the last backend and lease were dropped.
+const AFTERWARDS: Duration = Duration::from_secs(10);
+
+pub(super) struct Undo {
+    /// Over which it was asked last.
+    connection: Arc<Connection>,
+    names: Arc<Names>,
+    what: What,
+}
+
+enum What {
+    Owner {
+        owner: String,
+        entry: String,
+        ttl: u64,
+        /// An earlier attempt of it may come late, whatever this connection does.
+        tainted: bool,
+    },
+    Gate {
+        entry: String,
+    },
+}
+
+impl Undo {
+    pub(super) fn owner(
+        connection: Arc<Connection>,
+        names: Arc<Names>,
+        (owner, entry): (String, String),
+        ttl: u64,
+        tainted: bool,
+    ) -> Self {
+        let what = What::Owner {
+            owner,
+            entry,
+            ttl,
+            tainted,
+        };
+        Self {
+            connection,
+            names,
+            what,
+        }
+    }
+
+    pub(super) fn gate(connection: Arc<Connection>, names: Arc<Names>, entry: String) -> Self {
+        Self {
+            connection,
+            names,
+            what: What::Gate { entry },
+        }
+    }
+
+    async fn run(self, shared: Arc<Shared>) {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.attempt(&shared).await {
+                Ok(()) => return,
+                // It was heard: asking again would be answered the same.
+                Err(trouble) if trouble.answered && !trouble.may_pass() => {
+                    tracing::debug!(
+                        target: "tower_lock",
+                        "Redis refused to undo an attempt; it ends by its ttl"
+                    );
+                    return;
+                }
+                Err(_) => {
+                    sleep(jittered(pause)).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, shared: &Shared) -> Result<(), Trouble> {
+        if !self.connection.has_ended() {
+            let tainted = matches!(self.what, What::Owner { tainted: true, .. });
+            if self.send(&self.connection, tainted).await.is_ok() {
+                return Ok(());
+            }
+        }
+        let connection = shared.lock_link.connection().await?;
+        // Not alive, or not to be relied on.
+        let harmless = self.connection.retire(&connection).await?;
+        self.send(&connection, !harmless).await
+    }
+
+    async fn send(&self, connection: &Connection, buries: bool) -> Result<(), Trouble> {
+        match &self.what {
+            What::Gate { entry } => {
+                let mut cmd = redis::cmd("ZREM");
+                cmd.arg(&*self.names.queue).arg(entry);
+                connection.ask(&cmd).await?;
+            }
+            What::Owner {
+                owner,
+                entry,
+                ttl,
+                tainted,
+            } => {
+                let buries = buries || *tainted;
+                let tombstone = buries.then(|| self.names.tombstone(owner));
+                connection
+                    .run(&ABANDON, |script, by_code| {
+                        let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
+                        cmd.arg(owner).arg(entry);
+                        cmd.arg(if buries { (*ttl).max(60_000) } else { 0 });
+                        cmd
+                    })
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Undoes what comes in, and ends the client when nothing can come any more.
+pub(super) async fn undo_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedReceiver<Undo>) {
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            undo = queue.recv() => match undo {
+                Some(undo) => {
+                    running.spawn(undo.run(shared.clone()));
+                }
+                None => break,
+            },
+            Some(_) = running.join_next() => {}
+        }
+    }
+    let rest = async { while running.join_next().await.is_some() {} };
+    let _ = timeout(AFTERWARDS, rest).await;
+    shared.close();
+}

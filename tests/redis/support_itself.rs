@@ -1,0 +1,208 @@
+//! The servers and the proxy do what their users count on.
+
+use std::{
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::servers::{RedisServer, Reply, TcpProxy, resp::Client};
+
+const OK: &str = "OK";
+
+#[test]
+fn a_server_is_its_own_and_restarts_with_or_without_data() {
+    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+    let server = RedisServer::start_with(&durable);
+    assert_eq!(server.command(&["SET", "a", "1"]).text(), OK);
+    assert_eq!(server.command(&["GET", "b"]), Reply::Nil);
+    assert_eq!(server.calls("get"), 1);
+    server.restart();
+    assert_eq!(server.command(&["GET", "a"]).int(), 1);
+    server.restart_empty();
+    assert_eq!(server.command(&["GET", "a"]), Reply::Nil);
+
+    for key in ["p:x", "p:token:7", "{p:x}:u:owner", "other"] {
+        server.command(&["SET", key, "1"]);
+    }
+    assert_eq!(server.keys_left("p:"), ["p:x"]);
+    assert!(matches!(server.try_command(&["NONSENSE"]), Reply::Error(_)));
+}
+
+#[test]
+fn a_paused_server_answers_when_it_is_resumed() {
+    let server = RedisServer::start();
+    server.pause();
+    let mut client = Client::connect(server.address()).unwrap();
+    client.send(&["PING"]).unwrap();
+    client.set_patience(Duration::from_millis(50));
+    assert!(client.read().is_err());
+    server.resume();
+    client.set_patience(Duration::from_secs(30));
+    assert_eq!(client.read().unwrap().text(), "PONG");
+    let begun = Instant::now();
+    let mut sleeper = server.begin(&["DEBUG", "SLEEP", "0.1"]);
+    assert_eq!(server.command(&["ECHO", "late"]).text(), "late");
+    assert!(begun.elapsed() > Duration::from_millis(100));
+    assert_eq!(sleeper.read().unwrap().text(), OK);
+}
+
+#[test]
+fn latency_is_exact_and_keeps_the_order() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let mut client = Client::connect(proxy.address()).unwrap();
+    let mut median = || {
+        let mut took: Vec<_> = (0..101)
+            .map(|_| {
+                let begun = Instant::now();
+                client.call(&["PING"]).unwrap();
+                begun.elapsed()
+            })
+            .collect();
+        took.sort();
+        took[50]
+    };
+    let bare = median();
+    let half = Duration::from_micros(500);
+    proxy.set_latency(half, half);
+    let added = median() - bare;
+    println!("bare {bare:?}, added {added:?}");
+    assert!(added > half * 2 - Duration::from_micros(50), "{added:?}");
+    // On an idle machine within 50 µs; this one may be busy.
+    assert!(added < half * 3, "{added:?}");
+
+    for number in 0..100 {
+        client.send(&["ECHO", &number.to_string()]).unwrap();
+        if number == 50 {
+            proxy.set_latency(Duration::ZERO, Duration::ZERO);
+        }
+    }
+    for number in 0..100 {
+        assert_eq!(client.read().unwrap().int(), number);
+    }
+}
+
+#[test]
+fn what_is_dropped_is_gone_and_what_is_held_comes_late() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let connect = || {
+        let mut client = Client::connect(proxy.address()).unwrap();
+        client.call(&["PING"]).unwrap();
+        client
+    };
+    let [mut lost, mut mute, mut late] = [connect(), connect(), connect()];
+    assert_eq!(proxy.connections(), 3);
+
+    // A reply that is lost was a request that was done.
+    proxy.drop_down();
+    mute.send(&["SET", "mute", "1"]).unwrap();
+    until(|| !server.command(&["GET", "mute"]).is_nil());
+    mute.set_patience(Duration::from_millis(20));
+    assert!(mute.read().is_err());
+    proxy.heal();
+
+    proxy.drop_up();
+    lost.send(&["SET", "lost", "1"]).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    proxy.heal();
+    assert_eq!(server.command(&["GET", "lost"]), Reply::Nil);
+    lost.send(&["SET", "lost", "2"]).unwrap();
+
+    // Its client is gone, and still it arrives.
+    proxy.hold_up();
+    late.send(&["SET", "late", "1"]).unwrap();
+    drop(late);
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(server.command(&["GET", "late"]), Reply::Nil);
+    proxy.heal();
+    until(|| !server.command(&["GET", "late"]).is_nil());
+    until(|| proxy.connections() == 2);
+    assert_eq!(server.command(&["GET", "lost"]), Reply::Nil);
+
+    // The far end of a connection with a hole hears of the close, after the heal.
+    drop((lost, mute));
+    until(|| proxy.connections() == 0);
+    assert_eq!(server.info("connected_clients"), "1");
+    assert_eq!(proxy.accepted(), 3);
+}
+
+#[test]
+fn connections_are_reset_closed_and_refused() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let connect = || Client::connect(proxy.address()).unwrap();
+    // Already the connect may be told.
+    let refused = || Client::connect(proxy.address()).and_then(|mut client| client.call(&["PING"]));
+
+    let mut client = connect();
+    client.call(&["PING"]).unwrap();
+    proxy.reset();
+    assert_eq!(
+        client.read().unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionReset
+    );
+    let mut client = connect();
+    client.call(&["PING"]).unwrap();
+    proxy.close();
+    assert_eq!(
+        client.read().unwrap_err().kind(),
+        std::io::ErrorKind::UnexpectedEof
+    );
+
+    proxy.refuse();
+    refused().unwrap_err();
+    proxy.heal();
+    connect().call(&["PING"]).unwrap();
+    server.kill();
+    refused().unwrap_err();
+    assert_eq!(proxy.connections(), 0);
+}
+
+#[test]
+fn much_data_passes() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let mut client = Client::connect(proxy.address()).unwrap();
+    let much = "x".repeat(16 << 20);
+    assert_eq!(client.call(&["SET", "much", &much]).unwrap().text(), OK);
+    assert_eq!(client.call(&["GET", "much"]).unwrap().text(), much);
+}
+
+/// Waits until it is so.
+fn until(mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_server_speaks_tls_and_over_a_unix_socket() {
+    let server = RedisServer::start_tls(&["--tls-auth-clients", "yes"]);
+    let certificates = server.certificates();
+    let mut by_tls = Command::new("redis-cli");
+    by_tls
+        .args(["-h", "localhost", "-p", &server.tls_port().to_string()])
+        .args(["--tls", "--cacert"])
+        .arg(certificates.certificate("root"));
+    let mut by_tls_as_client = Command::new("redis-cli");
+    by_tls_as_client
+        .args(by_tls.get_args())
+        .arg("--cert")
+        .arg(certificates.certificate("client"))
+        .arg("--key")
+        .arg(certificates.key("client"));
+    let mut by_socket = Command::new("redis-cli");
+    by_socket.arg("-s").arg(server.socket());
+    for (mut command, served) in [(by_tls, false), (by_tls_as_client, true), (by_socket, true)] {
+        let output = command
+            .arg("PING")
+            .output()
+            .expect("scripts/test installs redis-cli");
+        let pong = output.stdout.starts_with(b"PONG");
+        assert_eq!(pong, served, "{command:?}: {output:?}");
+    }
+}

@@ -1,0 +1,25 @@
+//! Real servers for the tests, faults between us and them, and clients of other languages.
+//!
+//! Shared by test binaries and benches, each of which uses its part of it:
+//!
+//! ```ignore
+//! #[path = "../servers/mod.rs"]
+//! mod servers;
+//! ```
+//!
+//! Everything is ended by its own pid on drop, so nothing of it belongs into a `static`.
+//! A missing program or client is a failure that says what to run, never a skip.
+
+// Not every binary uses everything, and all of it is shared.
+#![allow(dead_code, unreachable_pub, unused_imports)]
+
+pub mod certificates;
+pub mod process;
+pub mod proxy;
+pub mod redis;
+pub mod resp;
+pub mod scratch;
+
+pub use self::{
+    certificates::Certificates, process::Process, proxy::TcpProxy, redis::RedisServer, resp::Reply,
+};

@@ -1,0 +1,246 @@
+//! A Redis server of a test's own.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::Command,
+    sync::Mutex,
+};
+
+use super::{
+    certificates::Certificates,
+    process::Process,
+    resp::{Client, Reply},
+    scratch::{ScratchDir, free_port},
+};
+
+/// A real `redis-server` on a loopback port and a Unix socket. Killed on drop.
+///
+/// Everything takes `&self`, so that a test can share it; commands block for the moment that the
+/// server takes, also in async tests.
+#[derive(Debug)]
+pub struct RedisServer {
+    dir: ScratchDir,
+    port: u16,
+    tls: Option<(u16, Certificates)>,
+    options: Vec<String>,
+    /// `None` while it is down.
+    process: Mutex<Option<Process>>,
+}
+
+impl RedisServer {
+    /// A server without persistence.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with these options, such as `&["--appendonly", "yes", "--appendfsync", "always"]`.
+    pub fn start_with(options: &[&str]) -> Self {
+        Self::launch(options, false)
+    }
+
+    /// A server that speaks TLS too, with a root certificate of its own. It asks for no client
+    /// certificate, unless the options say `--tls-auth-clients yes`.
+    pub fn start_tls(options: &[&str]) -> Self {
+        Self::launch(options, true)
+    }
+
+    fn launch(options: &[&str], tls: bool) -> Self {
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut this = Self {
+            dir: ScratchDir::new(),
+            port: 0,
+            tls: tls.then(|| (0, Certificates::new())),
+            options,
+            process: Mutex::new(None),
+        };
+        for _ in 0..20 {
+            this.port = free_port();
+            if let Some((port, _)) = &mut this.tls {
+                *port = free_port();
+            }
+            match this.spawn() {
+                Ok(()) => return this,
+                Err(log) if log.contains("Address already in use") => {}
+                Err(log) => panic!("redis-server did not start:\n{log}"),
+            }
+        }
+        panic!("redis-server found no free port");
+    }
+
+    /// Starts the process on its ports and waits until it is ready, or returns its log.
+    fn spawn(&self) -> Result<(), String> {
+        let mut command = Command::new("redis-server");
+        command
+            // In sbin on some systems, which is not in everybody's PATH.
+            .env(
+                "PATH",
+                std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin",
+            )
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .args(["--enable-debug-command", "yes", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.dir.path())
+            .arg("--unixsocket")
+            .arg(self.socket());
+        if let Some((port, certificates)) = &self.tls {
+            command
+                .args(["--tls-port", &port.to_string()])
+                .args(["--tls-auth-clients", "no", "--tls-ca-cert-file"])
+                .arg(certificates.certificate("root"))
+                .arg("--tls-cert-file")
+                .arg(certificates.certificate("server"))
+                .arg("--tls-key-file")
+                .arg(certificates.key("server"));
+        }
+        let mut process = Process::spawn(command.args(&self.options), "scripts/test installs it");
+        // Said once the data is loaded and every port is open.
+        if !process.wait_for("Ready to accept connections") {
+            return Err(process.log());
+        }
+        let pid = process.id();
+        *self.process.lock().unwrap() = Some(process);
+        // Another server on this port would answer just as well.
+        match self.info("process_id") {
+            answered if answered == pid.to_string() => Ok(()),
+            other => Err(format!("Address already in use by process {other}")),
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The path of its Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    pub fn unix_url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("start_tls").0
+    }
+
+    pub fn tls_url(&self) -> String {
+        format!("rediss://localhost:{}", self.tls_port())
+    }
+
+    pub fn certificates(&self) -> &Certificates {
+        &self.tls.as_ref().expect("start_tls").1
+    }
+
+    /// SIGKILL. Its data is kept for [`restart`](Self::restart), as far as it persisted it.
+    pub fn kill(&self) {
+        *self.process.lock().unwrap() = None;
+    }
+
+    /// SIGSTOP: the kernel goes on accepting connections and bytes for it.
+    pub fn pause(&self) {
+        self.with_process(Process::pause);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.with_process(Process::resume);
+    }
+
+    /// Killed, if it runs, and started again on the same port with the data that it persisted.
+    pub fn restart(&self) {
+        self.kill();
+        if let Err(log) = self.spawn() {
+            panic!("redis-server did not start again:\n{log}");
+        }
+    }
+
+    /// Killed, if it runs, and started again on the same port without data.
+    pub fn restart_empty(&self) {
+        self.kill();
+        self.dir.clear().unwrap();
+        self.restart();
+    }
+
+    fn with_process<R>(&self, f: impl FnOnce(&Process) -> R) -> R {
+        f(self.process.lock().unwrap().as_ref().expect("it runs"))
+    }
+
+    /// A new control connection, as the default user.
+    pub fn client(&self) -> Client {
+        let mut client = Client::connect(self.address()).expect("it accepts connections");
+        let password = self
+            .options
+            .iter()
+            .skip_while(|&o| o != "--requirepass")
+            .nth(1);
+        if let Some(password) = password {
+            client.call(&["AUTH", password]).unwrap();
+        }
+        client
+    }
+
+    /// Runs a command, on a connection of its own; panics where it is refused.
+    pub fn command(&self, command: &[&str]) -> Reply {
+        match self.try_command(command) {
+            Reply::Error(error) => panic!("{command:?}: {error}"),
+            reply => reply,
+        }
+    }
+
+    /// The same; an error is a reply.
+    pub fn try_command(&self, command: &[&str]) -> Reply {
+        self.client()
+            .call(command)
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Sends a command and does not wait for its answer (`DEBUG SLEEP`). The connection that comes
+    /// back ends the wait for it.
+    pub fn begin(&self, command: &[&str]) -> Client {
+        let mut client = self.client();
+        // Behind an answer, the server reads this connection as soon as it has something.
+        client.call(&["PING"]).unwrap();
+        client.send(command).unwrap();
+        client
+    }
+
+    /// A field of `INFO all`, or an empty string.
+    pub fn info(&self, field: &str) -> String {
+        let info = self.command(&["INFO", "all"]).to_string();
+        let line = info
+            .lines()
+            .find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_default().to_owned()
+    }
+
+    /// How many times it ran this command (lower case, such as `evalsha`), scripts' calls included.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stat = self.info(&format!("cmdstat_{command}"));
+        let calls = stat.split(',').find_map(|s| s.strip_prefix("calls="));
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
+    /// Sets every counter of [`calls`](Self::calls) to zero.
+    pub fn reset_calls(&self) {
+        self.command(&["CONFIG", "RESETSTAT"]);
+    }
+
+    /// Every key with this prefix but what may stay: token counters (`<prefix>token:<n>`) and
+    /// tombstones (`{..}:u:<owner>`).
+    pub fn keys_left(&self, prefix: &str) -> Vec<String> {
+        let counters = format!("{prefix}token:");
+        let mut keys = self.command(&["KEYS", &format!("{prefix}*")]).texts();
+        keys.retain(|key| !key.starts_with(&counters) && !key.contains("}:u:"));
+        keys
+    }
+}

@@ -1,0 +1,51 @@
+//! Directories and ports of our own.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+};
+
+/// A new directory, removed on drop.
+#[derive(Debug)]
+pub struct ScratchDir(PathBuf);
+
+impl ScratchDir {
+    pub fn new() -> Self {
+        // Short: the path of a Unix socket in it may not exceed 107 bytes.
+        let path = std::env::temp_dir().join(format!("tl-{:016x}", fastrand::u64(..)));
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Removes what is in it.
+    pub fn clear(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.0)?;
+        fs::create_dir(&self.0)
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        // What cannot be removed is a matter of the machine, not of the test.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A loopback port that was free a moment ago. Another may take it first, so its user tries again.
+///
+/// Below the range from which outgoing connections get theirs (32768 and up on Linux): while a
+/// server is down, its port stays its own, and a client that tries to reach it cannot end up
+/// connected to itself.
+pub fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(12_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
