@@ -11,6 +11,7 @@ mod table;
 
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports)] // each bench uses its part
 pub(crate) use self::table::{median, ns, ratio, table};
 
 /// How the bench was called.

@@ -4,14 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{Router, routing::post};
 use tokio::sync::Notify;
-use tower_lock::{FencingToken, HeldLock, LockLayer, LockManager, MemoryBackend, key::PathKey};
+use tower_lock::{FencingToken, HeldLock, LockLayer, key::PathKey};
 
-use crate::support::{send, text};
+use crate::{
+    backends::{On, on_each_backend},
+    support::{send, text},
+};
 
-#[tokio::test]
-async fn a_request_is_locked_and_released() {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+on_each_backend!(
+    a_request_is_locked_and_released,
+    a_second_request_waits_and_a_third_is_refused,
+);
+
+async fn a_request_is_locked_and_released(on: On) {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let app = Router::new().route(
         "/orders/{id}/pay",
         post(|fence: FencingToken, held: HeldLock| async move {
@@ -30,14 +37,13 @@ async fn a_request_is_locked_and_released() {
         .parse()
         .unwrap();
     assert!(second > first);
-    assert!(backend.is_empty());
+    backend.freed().await;
     assert!(locks.inspect().held.is_empty());
 }
 
-#[tokio::test]
-async fn a_second_request_waits_and_a_third_is_refused() {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+async fn a_second_request_waits_and_a_third_is_refused(on: On) {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let gate = Arc::new(Notify::new());
     let entered = Arc::new(Notify::new());
     let app = Router::new().route(
@@ -71,5 +77,5 @@ async fn a_second_request_waits_and_a_third_is_refused() {
     entered.notified().await;
     gate.notify_one();
     assert_eq!(second.await.unwrap().status(), 200);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }

@@ -8,18 +8,25 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing::post};
-use tower_lock::{
-    AcquireErrorKind, HeldLock, LockKey, LockManager, LockPolicy, MemoryBackend, OnLost, Wait,
+use tokio::runtime::Runtime;
+use tower_lock::{AcquireErrorKind, HeldLock, LockKey, LockManager, LockPolicy, OnLost, Wait};
+
+use crate::{
+    backends::{On, on_each_backend},
+    flaky::{Flaky, call, order, post_to},
 };
 
-use crate::flaky::{Flaky, call, order, post_to};
+on_each_backend!(
+    blocked_threads_keep_their_locks_under_abort(blocking),
+    blocked_threads_keep_their_locks_under_signal(blocking),
+);
 
 const TTL: Duration = Duration::from_millis(400);
 const THREADS: usize = 2;
 
 /// Blocks all threads of a runtime for two ttls, each in a handler with a lock of its own, and
-/// returns what the handlers and an outsider saw.
-fn block_everything(locks: LockManager, on_lost: OnLost) {
+/// looks at them from another instance.
+fn block_everything(locks: LockManager, elsewhere: LockManager, on_lost: OnLost) {
     // The handlers, and this thread: all are inside, so no thread of the runtime is left.
     let all_inside = Arc::new(Barrier::new(THREADS + 1));
     let app = Router::new().route(
@@ -53,15 +60,12 @@ fn block_everything(locks: LockManager, on_lost: OnLost) {
     let began = Instant::now();
 
     // An outsider, on a runtime of its own, finds both keys held for as long as they are blocked.
-    let outside = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let outside = outside();
     let try_it = LockPolicy::new().with_wait(Wait::Fail);
     let mut looks = 0;
     while began.elapsed() < TTL * 7 / 4 {
         for id in 0..THREADS {
-            let got = outside.block_on(locks.acquire(LockKey::new("order", id), &try_it));
+            let got = outside.block_on(elsewhere.acquire(LockKey::new("order", id), &try_it));
             // A look that was itself delayed until after the end says nothing.
             if began.elapsed() < TTL * 7 / 4 {
                 assert_eq!(got.unwrap_err().kind(), AcquireErrorKind::Contended);
@@ -85,18 +89,27 @@ async fn text(body: Body) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-#[test]
-fn blocked_threads_keep_their_locks_under_abort() {
-    let backend = MemoryBackend::new();
-    block_everything(LockManager::new(backend.clone()), OnLost::Abort);
-    assert!(backend.is_empty());
+fn outside() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
-#[test]
-fn blocked_threads_keep_their_locks_under_signal() {
-    let backend = MemoryBackend::new();
-    block_everything(LockManager::new(backend.clone()), OnLost::Signal);
-    assert!(backend.is_empty());
+fn blocked_threads_keep_their_locks(on: On, on_lost: OnLost) {
+    let outside = outside();
+    let backend = outside.block_on(on.backend());
+    let elsewhere = outside.block_on(backend.elsewhere());
+    block_everything(backend.manager(), elsewhere.manager(), on_lost);
+    outside.block_on(backend.freed());
+}
+
+fn blocked_threads_keep_their_locks_under_abort(on: On) {
+    blocked_threads_keep_their_locks(on, OnLost::Abort);
+}
+
+fn blocked_threads_keep_their_locks_under_signal(on: On) {
+    blocked_threads_keep_their_locks(on, OnLost::Signal);
 }
 
 /// The same with a backend whose renewals are futures of some length.
@@ -104,9 +117,10 @@ fn blocked_threads_keep_their_locks_under_signal() {
 fn blocked_threads_keep_their_locks_over_a_slow_wire() {
     let backend = Flaky::default();
     *backend.wire.renew.lock().unwrap() = crate::flaky::Fault::LateReply(TTL / 10);
-    block_everything(LockManager::new(backend.clone()), OnLost::Abort);
+    let locks = LockManager::new(backend.clone());
+    block_everything(locks.clone(), locks, OnLost::Abort);
     let deadline = Instant::now() + Duration::from_secs(10);
-    while !backend.memory.is_empty() {
+    while !backend.below.is_empty() {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(5));
     }

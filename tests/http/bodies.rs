@@ -7,6 +7,9 @@
 //! - A lock that is lost under a body cuts it where the route aborts, and only tells where it
 //!   signals.
 //! - The client sees the same body as without the layer: length, trailers, errors.
+//!
+//! On memory alone: a `HEAD` that asks no backend at all, and a warning about a route, which is
+//! given before any backend is asked.
 
 use std::{
     sync::{
@@ -33,17 +36,38 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 use tower_lock::{
-    BoxError, HeldLock, LockKey, LockLayer, LockManager, Loss, MemoryBackend, OnLost, ReleaseOn,
+    BoxError, HeldLock, LockKey, LockLayer, LockManager, MemoryBackend, OnLost, ReleaseOn,
     key::PathKey,
 };
 
 use crate::{
+    backends::{Backend, On, on_each_backend},
     counting::CountingBackend,
     support::{Caller, HOUR, LEAVES, Leave, h1, h1_answer, h1_head, h2, send, serve, soon, until},
 };
 
+on_each_backend!(
+    the_lock_is_held_to_the_last_frame,
+    a_body_that_says_that_its_last_frame_is_the_last_is_over_with_it,
+    a_body_that_fails_frees_the_lock,
+    a_body_that_is_dropped_frees_the_lock,
+    a_client_that_leaves_a_stream_frees_the_lock,
+    answers_without_a_body_free_the_lock,
+    a_client_that_stops_reading_keeps_the_lock_no_longer_than_max,
+    a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max,
+    a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max,
+    a_steady_reader_is_cut_at_max_too,
+    where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_lease,
+    by_default_the_lock_is_free_at_the_head,
+    a_confirmed_release_is_confirmed_before_the_head,
+    a_lock_that_is_lost_cuts_the_body,
+    a_loss_between_two_polls_ends_the_body,
+    a_handler_may_keep_the_lock_beyond_its_body,
+    a_client_sees_the_same_body_with_and_without_the_layer,
+);
+
 struct World {
-    backend: MemoryBackend,
+    backend: Backend,
     locks: LockManager,
     app: Router,
     /// The senders of the bodies that the handler answered with.
@@ -53,9 +77,9 @@ struct World {
 const TO_THE_END: ReleaseOn = ReleaseOn::BodyEnd { max: HOUR };
 
 /// `POST /orders/{id}` answers with a stream that the test feeds.
-fn world(set: impl FnOnce(LockLayer) -> LockLayer) -> World {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+async fn world(on: On, set: impl FnOnce(LockLayer) -> LockLayer) -> World {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let (bodies, taken) = mpsc::unbounded_channel();
     let handler = post(move || async move {
         let (sender, body) = Channel::<Bytes, BoxError>::new(1);
@@ -94,9 +118,8 @@ async fn feed(sender: &mut Sender<Bytes, BoxError>, data: &'static str) {
     sender.send_data(data.into()).await.expect("read");
 }
 
-#[tokio::test]
-async fn the_lock_is_held_to_the_last_frame() {
-    let mut world = world(|layer| layer);
+async fn the_lock_is_held_to_the_last_frame(on: On) {
+    let mut world = world(on, |layer| layer).await;
     let response = send(&world.app, "POST", "/orders/7").await;
     let mut sender = world.sender().await;
     let mut body = response.into_body();
@@ -108,13 +131,13 @@ async fn the_lock_is_held_to_the_last_frame() {
     }
     drop(sender);
     assert!(body.frame().await.is_none());
-    assert!(!world.is_held(), "released by the poll that saw the end");
+    // By the poll that saw the end, not by a later one.
+    world.backend.freed().await;
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_body_that_says_that_its_last_frame_is_the_last_is_over_with_it() {
-    let locks = LockManager::new(MemoryBackend::new());
+async fn a_body_that_says_that_its_last_frame_is_the_last_is_over_with_it(on: On) {
+    let locks = on.backend().await.manager();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id")).with_release_on(TO_THE_END);
     let app = Router::new().route("/orders/{id}", post(|| async { "all" }).route_layer(layer));
     let mut body = send(&app, "POST", "/orders/7").await.into_body();
@@ -124,9 +147,8 @@ async fn a_body_that_says_that_its_last_frame_is_the_last_is_over_with_it() {
     assert_eq!(locks.inspect().held.len(), 0);
 }
 
-#[tokio::test]
-async fn a_body_that_fails_frees_the_lock() {
-    let mut world = world(|layer| layer);
+async fn a_body_that_fails_frees_the_lock(on: On) {
+    let mut world = world(on, |layer| layer).await;
     let response = send(&world.app, "POST", "/orders/7").await;
     let mut sender = world.sender().await;
     feed(&mut sender, "half").await;
@@ -139,10 +161,9 @@ async fn a_body_that_fails_frees_the_lock() {
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_body_that_is_dropped_frees_the_lock() {
+async fn a_body_that_is_dropped_frees_the_lock(on: On) {
     for polled in [false, true] {
-        let mut world = world(|layer| layer);
+        let mut world = world(on, |layer| layer).await;
         let response = send(&world.app, "POST", "/orders/7").await;
         let mut sender = world.sender().await;
         let mut body = response.into_body();
@@ -156,10 +177,9 @@ async fn a_body_that_is_dropped_frees_the_lock() {
     }
 }
 
-#[tokio::test]
-async fn a_client_that_leaves_a_stream_frees_the_lock() {
+async fn a_client_that_leaves_a_stream_frees_the_lock(on: On) {
     for leave in LEAVES {
-        let mut world = world(|layer| layer);
+        let mut world = world(on, |layer| layer).await;
         let address = serve(world.app.clone()).await;
         let mut caller = Caller::post(address, leave, "/orders/7").await;
         let mut sender = world.sender().await;
@@ -171,15 +191,14 @@ async fn a_client_that_leaves_a_stream_frees_the_lock() {
     }
 }
 
-#[tokio::test]
-async fn answers_without_a_body_free_the_lock() {
+async fn answers_without_a_body_free_the_lock(on: On) {
     for (status, body) in [
         (StatusCode::NO_CONTENT, "nothing"),
         (StatusCode::NO_CONTENT, "a stream"),
         (StatusCode::OK, "nothing"),
         (StatusCode::NOT_MODIFIED, "a stream"),
     ] {
-        let locks = LockManager::new(MemoryBackend::new());
+        let locks = on.backend().await.manager();
         let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
             .with_ttl(HOUR)
             .with_release_on(TO_THE_END);
@@ -239,11 +258,10 @@ impl http_body::Body for Endless {
     }
 }
 
-#[tokio::test]
-async fn a_client_that_stops_reading_keeps_the_lock_no_longer_than_max() {
+async fn a_client_that_stops_reading_keeps_the_lock_no_longer_than_max(on: On) {
     let max = Duration::from_millis(500);
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
         .with_ttl(HOUR)
         .with_release_on(ReleaseOn::BodyEnd { max });
@@ -276,10 +294,9 @@ async fn a_client_that_stops_reading_keeps_the_lock_no_longer_than_max() {
 
 /// Over HTTP/2 the server does not even poll the body when the lock is lost: the client's window
 /// is full.
-#[tokio::test]
-async fn a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max() {
+async fn a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max(on: On) {
     let max = Duration::from_millis(500);
-    let locks = LockManager::new(MemoryBackend::new());
+    let locks = on.backend().await.manager();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
         .with_ttl(HOUR)
         .with_release_on(ReleaseOn::BodyEnd { max });
@@ -307,11 +324,13 @@ async fn a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max() {
     assert!(soon("the end", first.into_body().collect()).await.is_err());
 }
 
-#[tokio::test]
-async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max() {
+async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max(on: On) {
     let max = Duration::from_millis(200);
     for polled in [false, true] {
-        let mut world = world(|layer| layer.with_release_on(ReleaseOn::BodyEnd { max }));
+        let mut world = world(on, |layer| {
+            layer.with_release_on(ReleaseOn::BodyEnd { max })
+        })
+        .await;
         let begun = Instant::now();
         let mut body = send(&world.app, "POST", "/orders/7").await.into_body();
         let mut sender = world.sender().await;
@@ -328,13 +347,13 @@ async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max() {
     }
 }
 
-#[tokio::test]
-async fn a_steady_reader_is_cut_at_max_too() {
-    let mut world = world(|layer| {
+async fn a_steady_reader_is_cut_at_max_too(on: On) {
+    let mut world = world(on, |layer| {
         layer.with_release_on(ReleaseOn::BodyEnd {
             max: Duration::from_millis(200),
         })
-    });
+    })
+    .await;
     let response = send(&world.app, "POST", "/orders/7").await;
     let mut sender = world.sender().await;
     feed(&mut sender, "half").await;
@@ -347,10 +366,9 @@ async fn a_steady_reader_is_cut_at_max_too() {
 
 /// Only told of its loss, a body that nobody polls keeps the lock until the lease has run out: it
 /// is renewed no more.
-#[tokio::test]
-async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_lease() {
+async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_lease(on: On) {
     let (max, ttl) = (Duration::from_millis(300), Duration::from_secs(1));
-    let locks = LockManager::new(MemoryBackend::new());
+    let locks = on.backend().await.manager();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
         .with_ttl(ttl)
         .with_wait(HOUR)
@@ -373,11 +391,10 @@ async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_le
     );
 }
 
-#[tokio::test]
-async fn by_default_the_lock_is_free_at_the_head() {
-    let mut world = world(|layer| layer.with_release_on(ReleaseOn::Head));
+async fn by_default_the_lock_is_free_at_the_head(on: On) {
+    let mut world = world(on, |layer| layer.with_release_on(ReleaseOn::Head)).await;
     let response = send(&world.app, "POST", "/orders/7").await;
-    assert!(!world.is_held());
+    world.backend.freed().await;
     let mut sender = world.sender().await;
     // The stream goes on unhindered.
     let rest = tokio::spawn(response.into_body().collect());
@@ -388,18 +405,18 @@ async fn by_default_the_lock_is_free_at_the_head() {
     assert_eq!(rest.to_bytes(), "ab");
 }
 
-#[tokio::test]
-async fn a_confirmed_release_is_confirmed_before_the_head() {
-    let backend = CountingBackend::remote(3);
-    let locks = LockManager::new(backend.clone());
-    let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
-        .with_ttl(HOUR)
-        .with_release_on(ReleaseOn::HeadConfirmed);
-    let app = Router::new().route("/orders/{id}", post(|| async {}).route_layer(layer));
-    for n in 1..20 {
-        assert_eq!(send(&app, "POST", "/orders/7").await.status(), 200);
-        assert!(backend.is_empty());
-        assert_eq!(backend.confirmed(), vec![1; n]);
+async fn a_confirmed_release_is_confirmed_before_the_head(on: On) {
+    for backend in CountingBackend::each(on, 3).await {
+        let locks = LockManager::new(backend.clone());
+        let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
+            .with_ttl(HOUR)
+            .with_release_on(ReleaseOn::HeadConfirmed);
+        let app = Router::new().route("/orders/{id}", post(|| async {}).route_layer(layer));
+        for n in 1..20 {
+            assert_eq!(send(&app, "POST", "/orders/7").await.status(), 200);
+            assert!(backend.is_empty(), "at once, on a server too");
+            assert_eq!(backend.confirmed(), vec![1; n]);
+        }
     }
 }
 
@@ -439,7 +456,7 @@ impl tracing::Subscriber for Warnings {
 async fn a_stream_that_outlives_its_lock_is_warned_of_once() {
     let warnings = Arc::new(AtomicUsize::new(0));
     let _listening = tracing::subscriber::set_default(Warnings(warnings.clone()));
-    let world = world(|layer| layer.with_release_on(ReleaseOn::Head));
+    let world = world(On::Memory, |layer| layer.with_release_on(ReleaseOn::Head)).await;
     for _ in 0..3 {
         send(&world.app, "POST", "/orders/7").await;
     }
@@ -451,15 +468,14 @@ async fn a_stream_that_outlives_its_lock_is_warned_of_once() {
     let handler = post(|| async { "a length" }).route_layer(layer);
     let app = Router::new().route("/orders/{id}", handler);
     send(&app, "POST", "/orders/7").await;
-    let world = self::world(|layer| layer);
+    let world = self::world(On::Memory, |layer| layer).await;
     send(&world.app, "POST", "/orders/7").await;
     assert_eq!(warnings.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test]
-async fn a_lock_that_is_lost_cuts_the_body() {
+async fn a_lock_that_is_lost_cuts_the_body(on: On) {
     for on_lost in [OnLost::Abort, OnLost::Signal] {
-        let mut world = world(|layer| layer.with_on_lost(on_lost));
+        let mut world = world(on, |layer| layer.with_on_lost(on_lost)).await;
         let address = serve(world.app.clone()).await;
         let mut stream = h1(address, h1_head("POST", "/orders/7")).await;
         let mut sender = world.sender().await;
@@ -470,11 +486,8 @@ async fn a_lock_that_is_lost_cuts_the_body() {
                 .await
                 .expect("read");
         }
-        assert!(
-            world
-                .backend
-                .lose(&LockKey::new("order", 7), Loss::ForceReleased)
-        );
+        let key = LockKey::new("order", 7);
+        assert!(world.backend.take_away(&key).await);
         if on_lost == OnLost::Signal {
             feed(&mut sender, "rest").await;
             drop(sender);
@@ -491,26 +504,29 @@ async fn a_lock_that_is_lost_cuts_the_body() {
     }
 }
 
-#[tokio::test]
-async fn a_loss_between_two_polls_ends_the_body() {
-    let mut world = world(|layer| layer);
+async fn a_loss_between_two_polls_ends_the_body(on: On) {
+    let mut world = world(on, |layer| layer).await;
     let response = send(&world.app, "POST", "/orders/7").await;
     let _sender = world.sender().await;
     world
         .locks
         .force_release(&LockKey::new("order", 7))
         .await
-        .expect("memory");
+        .expect("the backend is there");
+    until("the loss is known here", || {
+        let held = world.locks.inspect().held;
+        held.iter().all(|held| held.remaining.is_zero())
+    })
+    .await;
     // Nobody polled it meanwhile; it ends with an error all the same.
     let mut body = response.into_body();
     assert!(body.frame().await.expect("no clean end").is_err());
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_handler_may_keep_the_lock_beyond_its_body() {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+async fn a_handler_may_keep_the_lock_beyond_its_body(on: On) {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let (give, take) = oneshot::channel();
     let give = Arc::new(std::sync::Mutex::new(Some(give)));
     let handler = post(move |held: HeldLock| async move {
@@ -529,13 +545,12 @@ async fn a_handler_may_keep_the_lock_beyond_its_body() {
     let guard = take.await.expect("a guard");
     assert!(guard.is_held());
     assert_eq!(backend.len(), 1);
-    guard.release().await.expect("memory");
-    assert!(backend.is_empty());
+    guard.release().await.expect("the backend is there");
+    backend.freed().await;
 }
 
 /// The same answers from the same handlers with and without the layer, over real servers.
-#[tokio::test]
-async fn a_client_sees_the_same_body_with_and_without_the_layer() {
+async fn a_client_sees_the_same_body_with_and_without_the_layer(on: On) {
     fn routes(layered: Option<(&LockManager, ReleaseOn)>) -> Router {
         let sized = post(|| async { "twelve bytes" });
         let empty = post(|| async {});
@@ -600,8 +615,8 @@ async fn a_client_sees_the_same_body_with_and_without_the_layer() {
     assert!(plain[0].contains("content-length: 12"), "{plain:?}");
     assert!(plain[7].contains("grpc-status"), "{plain:?}");
     for release_on in [ReleaseOn::Head, ReleaseOn::HeadConfirmed, TO_THE_END] {
-        let backend = MemoryBackend::new();
-        let locks = LockManager::new(backend.clone());
+        let backend = on.backend().await;
+        let locks = backend.manager();
         let layered = seen(routes(Some((&locks, release_on)))).await;
         assert_eq!(layered, plain, "{release_on:?}");
         until("the lock is free", || backend.is_empty()).await;

@@ -27,9 +27,18 @@ use tower_lock::{
 };
 
 use crate::{
-    flaky::{call, memory, outcome, serve},
+    backends::{On, on_each_backend},
+    flaky::{call, outcome, serve},
     support::text,
 };
+
+on_each_backend!(
+    a_buffered_body,
+    the_handlers_own_limit,
+    expect_100_continue,
+    a_refusal_with_an_unread_body,
+    the_key_is_the_body,
+);
 
 const CAP: usize = 1000;
 
@@ -75,9 +84,8 @@ fn body_of(
 
 /// The handler gets the identical bytes, in whatever pieces they came; beyond the cap it is a 413,
 /// without reading where the length says so, and soon after the cap where it does not.
-#[tokio::test]
-async fn a_buffered_body() {
-    let (backend, locks) = memory();
+async fn a_buffered_body(on: On) {
+    let (backend, locks) = on.rig().await;
     let app = Router::new().route(
         "/upload",
         post(|held: HeldLock, body: Bytes| async move {
@@ -105,13 +113,12 @@ async fn a_buffered_body() {
     assert_eq!(outcome(&response), (413, "body-too-large"));
     let read = read.load(Ordering::SeqCst);
     assert!(read <= CAP / 100 + 1, "{read} chunks were read");
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// The handler's own limit still counts, below the layer's.
-#[tokio::test]
-async fn the_handlers_own_limit() {
-    let (backend, locks) = memory();
+async fn the_handlers_own_limit(on: On) {
+    let (backend, locks) = on.rig().await;
     let app = Router::new().route(
         "/upload",
         post(|body: Bytes| async move { body })
@@ -127,7 +134,7 @@ async fn the_handlers_own_limit() {
             "the answer is the handler's"
         );
     }
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// What a server sends on one connection until it closes it, for these bytes of a client.
@@ -158,8 +165,8 @@ async fn exchange(address: std::net::SocketAddr, request: &[u8]) -> String {
 }
 
 /// `POST /upload` over a real connection: held by `key` "busy" for as long as the guard lives.
-async fn uploads() -> (std::net::SocketAddr, tower_lock::LockGuard) {
-    let (_, locks) = memory();
+async fn uploads(on: On) -> (std::net::SocketAddr, tower_lock::LockGuard) {
+    let (_, locks) = on.rig().await;
     let busy = LockKey::new("upload", "busy");
     let guard = locks.acquire(busy, &Default::default()).await.unwrap();
     let layer = LockLayer::new(&locks, HeaderKey::new("upload", "x-upload")).with_wait(Wait::Fail);
@@ -175,9 +182,8 @@ async fn uploads() -> (std::net::SocketAddr, tower_lock::LockGuard) {
 
 /// A client that asks before it sends its body: refused, it is not invited to send it; accepted,
 /// it is invited exactly once.
-#[tokio::test]
-async fn expect_100_continue() {
-    let (address, _guard) = uploads().await;
+async fn expect_100_continue(on: On) {
+    let (address, _guard) = uploads(on).await;
     let head = |path: &str, key: &str, length: usize| {
         format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\n{key}content-length: {length}\r\nexpect: 100-continue\r\n\r\n"
@@ -218,9 +224,8 @@ async fn expect_100_continue() {
 
 /// A refusal reaches a client that is still sending: 200 kB that nobody reads do not hide the
 /// 409. The connection is closed then: nobody reads the rest of that body.
-#[tokio::test]
-async fn a_refusal_with_an_unread_body() {
-    let (address, _guard) = uploads().await;
+async fn a_refusal_with_an_unread_body(on: On) {
+    let (address, _guard) = uploads(on).await;
     let mut request =
         b"POST /upload HTTP/1.1\r\nhost: a\r\nx-upload: busy\r\ncontent-length: 200000\r\n\r\n"
             .to_vec();
@@ -233,9 +238,8 @@ async fn a_refusal_with_an_unread_body() {
 }
 
 /// Two uploads with the same bytes are one at a time; with others, at once.
-#[tokio::test]
-async fn the_key_is_the_body() {
-    let (backend, locks) = memory();
+async fn the_key_is_the_body(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = crate::flaky::Gate::shut();
     let inside = gate.clone();
     let app = Router::new().route(
@@ -255,5 +259,5 @@ async fn the_key_is_the_body() {
     gate.let_out(2);
     assert_eq!(text(first.await.unwrap()).await, "a");
     assert_eq!(text(other.await.unwrap()).await, "b");
-    assert!(backend.is_empty());
+    backend.freed().await;
 }

@@ -16,7 +16,16 @@ use tokio::{
 };
 use tower_lock::{OnDisconnect, Wait};
 
-use crate::flaky::{Gate, memory, order, serve, until, until_waiting};
+use crate::{
+    backends::{Backend, On, on_each_backend},
+    flaky::{Gate, order, serve, until, until_waiting},
+};
+
+on_each_backend!(
+    a_hundred_streams_of_one_connection,
+    a_hedged_duplicate_is_refused,
+    a_retry_never_runs_beside_the_first,
+);
 
 fn request(address: SocketAddr, id: &str) -> Request<Empty<Bytes>> {
     Request::post(format!("http://{address}/orders/{id}/pay"))
@@ -26,10 +35,9 @@ fn request(address: SocketAddr, id: &str) -> Request<Empty<Bytes>> {
 
 /// A hundred streams of one connection want one key: they run one after the other, none is lost,
 /// and streams for other keys of the same connection pass meanwhile.
-#[tokio::test]
-async fn a_hundred_streams_of_one_connection() {
+async fn a_hundred_streams_of_one_connection(on: On) {
     const STREAMS: usize = 100;
-    let (backend, locks) = memory();
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let layer = order(&locks)
         .with_wait(Wait::Forever)
@@ -60,7 +68,7 @@ async fn a_hundred_streams_of_one_connection() {
         assert_eq!(response.expect("no deadlock").unwrap().status(), 200);
     }
     assert_eq!(gate.inside.visits(), STREAMS + 20);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// An nginx of this test's own. Its files are removed with it.
@@ -155,8 +163,8 @@ async fn through(nginx: &Nginx, id: &str) -> (u16, String) {
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
-async fn behind_nginx(detach: OnDisconnect) -> (Gate, tower_lock::MemoryBackend, Nginx) {
-    let (backend, locks) = memory();
+async fn behind_nginx(on: On, detach: OnDisconnect) -> (Gate, Backend, Nginx) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let layer = order(&locks)
         .with_wait(Wait::Fail)
@@ -168,9 +176,8 @@ async fn behind_nginx(detach: OnDisconnect) -> (Gate, tower_lock::MemoryBackend,
 
 /// The proxy gives up on the first try and sends the request again while the first handler, which
 /// is detached, still runs: the second is refused, so the work is done once.
-#[tokio::test]
-async fn a_hedged_duplicate_is_refused() {
-    let (gate, backend, nginx) = behind_nginx(OnDisconnect::Detach).await;
+async fn a_hedged_duplicate_is_refused(on: On) {
+    let (gate, backend, nginx) = behind_nginx(on, OnDisconnect::Detach).await;
     let (status, body) = through(&nginx, "7").await;
     assert_eq!(status, 409, "{body}");
     assert!(body.contains("lock-busy"), "{body}");
@@ -184,9 +191,8 @@ async fn a_hedged_duplicate_is_refused() {
 
 /// The same without `Detach`: the first handler is dropped with its connection, and the second
 /// runs after it, never beside it.
-#[tokio::test]
-async fn a_retry_never_runs_beside_the_first() {
-    let (gate, backend, nginx) = behind_nginx(OnDisconnect::Cancel).await;
+async fn a_retry_never_runs_beside_the_first(on: On) {
+    let (gate, backend, nginx) = behind_nginx(on, OnDisconnect::Cancel).await;
     let (status, body) = through(&nginx, "7").await;
     // Its second try ends like the first, or finds the key still held for a moment.
     assert!(status == 504 || status == 409, "{status} {body}");

@@ -16,18 +16,21 @@ use std::{
 use tokio::time::Instant;
 use tower_lock::{
     BackendError, FencingToken, Lease, LockBackend, LockKey, MemoryBackend,
-    backend::{AcquireRequest, Capabilities, KeyState, Scope, WaitBound, memory::MemoryLease},
+    backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
     lease::LossSignal,
 };
 
-/// [`MemoryBackend`] with counters. Clones share them.
+use crate::backends::{Backend, On};
+
+/// A backend with counters. Clones share them.
 #[derive(Clone)]
 pub(crate) struct CountingBackend(Arc<Inner>);
 
 struct Inner {
-    memory: MemoryBackend,
-    scope: Scope,
-    /// How many polls each step takes that a remote backend would wait for.
+    below: Backend,
+    erased: Arc<dyn DynLockBackend>,
+    /// How many polls each step takes that a remote backend would wait for; a memory backend with
+    /// any says that it is elsewhere.
     pauses: u32,
     acquires: AtomicUsize,
     /// Grants that were not released, with the count of releases of all.
@@ -35,26 +38,41 @@ struct Inner {
 }
 
 struct Grant {
-    lease: Option<Arc<MemoryLease>>,
+    lease: Option<Arc<dyn DynLease>>,
     releases: usize,
     confirmed: usize,
 }
 
 impl CountingBackend {
-    /// Answers at once, as a backend of this process.
+    /// Memory that answers at once, as a backend of this process.
     pub(crate) fn local() -> Self {
-        Self::new(Scope::Process, 0)
+        Self::remote(0)
     }
 
-    /// Answers after this many polls per step, as a backend elsewhere.
+    /// Memory that answers after this many polls per step, as a backend elsewhere.
     pub(crate) fn remote(pauses: u32) -> Self {
-        Self::new(Scope::Fleet, pauses)
+        Self::over(Backend::Memory(MemoryBackend::new()), pauses)
     }
 
-    fn new(scope: Scope, pauses: u32) -> Self {
+    /// In each way that there is to answer: memory at once and after so many polls, a server as
+    /// it does.
+    pub(crate) async fn each(on: On, pauses: u32) -> Vec<Self> {
+        match on {
+            On::Memory => vec![Self::local(), Self::remote(pauses)],
+            #[cfg(feature = "redis")]
+            On::Redis => vec![Self::on(on).await],
+        }
+    }
+
+    /// On this backend.
+    pub(crate) async fn on(on: On) -> Self {
+        Self::over(on.backend().await, 0)
+    }
+
+    fn over(below: Backend, pauses: u32) -> Self {
         Self(Arc::new(Inner {
-            memory: MemoryBackend::new(),
-            scope,
+            erased: below.erased(),
+            below,
             pauses,
             acquires: AtomicUsize::new(0),
             grants: Mutex::default(),
@@ -85,12 +103,12 @@ impl CountingBackend {
 
     /// Whether no key has a holder or a waiter.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.memory.is_empty()
+        self.0.below.is_empty()
     }
 
     /// What is below.
-    pub(crate) fn memory(&self) -> &MemoryBackend {
-        &self.0.memory
+    pub(crate) fn below(&self) -> &Backend {
+        &self.0.below
     }
 }
 
@@ -120,19 +138,20 @@ impl LockBackend for CountingBackend {
     type Lease = CountingLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.0.memory.capabilities();
+        let mut capabilities = self.0.erased.capabilities();
         capabilities.name = "counting";
-        capabilities.scope = self.0.scope;
+        if self.0.pauses > 0 {
+            capabilities.scope = Scope::Fleet;
+        }
         capabilities
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<CountingLease, BackendError> {
         self.0.acquires.fetch_add(1, Ordering::SeqCst);
         Pauses(self.0.pauses).await;
-        let lease = self.0.memory.acquire(request).await?;
+        let lease = self.0.erased.acquire(request).await?;
         // Granted, but the answer is still under way: who leaves now must not keep the key.
         Pauses(self.0.pauses).await;
-        let lease = Arc::new(lease);
         let grant = Grant {
             lease: Some(lease.clone()),
             releases: 0,
@@ -147,21 +166,21 @@ impl LockBackend for CountingBackend {
     }
 
     async fn wait_free(&self, key: &LockKey, wait: WaitBound) -> Result<(), BackendError> {
-        self.0.memory.wait_free(key, wait).await
+        self.0.erased.wait_free(key, wait).await
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<KeyState, BackendError> {
-        self.0.memory.inspect(key).await
+        self.0.erased.inspect(key).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
-        self.0.memory.force_release(key).await
+        self.0.erased.force_release(key).await
     }
 }
 
 /// A lease whose drop frees nothing.
 pub(crate) struct CountingLease {
-    lease: Arc<MemoryLease>,
+    lease: Arc<dyn DynLease>,
     backend: Arc<Inner>,
 }
 

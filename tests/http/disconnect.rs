@@ -18,26 +18,40 @@ use bytes::Bytes;
 use tokio::{io::AsyncWriteExt, sync::Semaphore};
 use tower::ServiceBuilder;
 use tower_lock::{
-    LockKey, LockLayer, LockManager, MemoryBackend, OnDisconnect,
+    LockKey, LockLayer, LockManager, OnDisconnect,
     key::{PathKey, body_from_fn},
 };
 
-use crate::support::{
-    Caller, HOUR, LEAVES, Leave, Stage, h1, h1_answer, h1_head, serve, serve_half_close, soon,
-    until,
+use crate::{
+    backends::{Backend, On, on_each_backend},
+    support::{
+        Caller, HOUR, LEAVES, Leave, SOON, Stage, h1, h1_answer, h1_head, serve, serve_half_close,
+        soon, until,
+    },
 };
 
+on_each_backend!(
+    leaving_the_queue_leaves_no_place_in_it,
+    leaving_a_running_handler_frees_the_lock_at_once,
+    a_detached_handler_finishes_under_its_lock,
+    detaching_does_not_keep_a_place_in_the_queue,
+    a_client_that_leaves_unseen_waits_no_longer_than_the_route,
+    a_client_whose_body_was_read_is_seen_leaving,
+    a_half_closed_client_has_left,
+    a_half_closed_client_waits_on_where_the_server_allows_it,
+);
+
 struct World {
-    backend: MemoryBackend,
+    backend: Backend,
     locks: LockManager,
     stage: Stage,
     app: Router,
 }
 
 /// `POST /orders/{id}` runs the stage under the lock of the order; leases outlast the test.
-fn world(set: impl FnOnce(LockLayer) -> LockLayer) -> World {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+async fn world(on: On, set: impl FnOnce(LockLayer) -> LockLayer) -> World {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let stage = Stage::new();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
         .with_ttl(HOUR)
@@ -64,10 +78,20 @@ impl World {
         until("this many wait", || self.waiting() == count).await;
     }
 
-    /// How many wait at the backend, as the backend sees it.
-    async fn backend_waiters(&self) -> u64 {
-        let state = self.locks.inspect_key(&LockKey::new("order", 7)).await;
-        state.expect("memory").waiters
+    /// So many wait at the backend, as the backend sees it: at once in this process, soon over a
+    /// network, and long before any lease or place in the queue ends by itself.
+    async fn backend_waiters(&self, count: u64) {
+        let begun = Instant::now();
+        loop {
+            let state = self.locks.inspect_key(&LockKey::new("order", 7)).await;
+            let waiters = state.expect("the backend is there").waiters;
+            if waiters == count {
+                break;
+            }
+            let here = matches!(self.backend, Backend::Memory(_));
+            assert!(!here && begun.elapsed() < SOON, "{waiters}, not {count}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     async fn all_free(&self) {
@@ -83,10 +107,9 @@ async fn caller(address: SocketAddr, leave: Leave) -> Caller {
     Caller::post(address, leave, "/orders/7").await
 }
 
-#[tokio::test]
-async fn leaving_the_queue_leaves_no_place_in_it() {
+async fn leaving_the_queue_leaves_no_place_in_it(on: On) {
     for leave in LEAVES {
-        let world = world(|layer| layer);
+        let world = world(on, |layer| layer).await;
         let address = serve(world.app.clone()).await;
         let mut first = caller(address, leave).await;
         world.stage.entered().await;
@@ -97,7 +120,7 @@ async fn leaving_the_queue_leaves_no_place_in_it() {
 
         second.leave();
         world.waiters(1).await;
-        assert_eq!(world.backend_waiters().await, 1, "{leave:?}");
+        world.backend_waiters(1).await;
 
         world.stage.let_go();
         assert_eq!(first.status().await, 200, "{leave:?}");
@@ -109,10 +132,9 @@ async fn leaving_the_queue_leaves_no_place_in_it() {
     }
 }
 
-#[tokio::test]
-async fn leaving_a_running_handler_frees_the_lock_at_once() {
+async fn leaving_a_running_handler_frees_the_lock_at_once(on: On) {
     for leave in LEAVES {
-        let world = world(|layer| layer);
+        let world = world(on, |layer| layer).await;
         let address = serve(world.app.clone()).await;
         let mut first = caller(address, leave).await;
         world.stage.entered().await;
@@ -142,10 +164,9 @@ impl Drop for Gone {
     }
 }
 
-#[tokio::test]
-async fn a_detached_handler_finishes_under_its_lock() {
+async fn a_detached_handler_finishes_under_its_lock(on: On) {
     for leave in LEAVES {
-        let world = world(|layer| layer.with_on_disconnect(OnDisconnect::Detach));
+        let world = world(on, |layer| layer.with_on_disconnect(OnDisconnect::Detach)).await;
         let gone = Arc::new(Semaphore::new(0));
         let noted = gone.clone();
         let service = ServiceBuilder::new()
@@ -184,9 +205,8 @@ async fn a_detached_handler_finishes_under_its_lock() {
     }
 }
 
-#[tokio::test]
-async fn detaching_does_not_keep_a_place_in_the_queue() {
-    let world = world(|layer| layer.with_on_disconnect(OnDisconnect::Detach));
+async fn detaching_does_not_keep_a_place_in_the_queue(on: On) {
+    let world = world(on, |layer| layer.with_on_disconnect(OnDisconnect::Detach)).await;
     let address = serve(world.app.clone()).await;
     let mut first = caller(address, Leave::H1Close).await;
     world.stage.entered().await;
@@ -209,10 +229,9 @@ fn upload(length: usize) -> Vec<u8> {
     request
 }
 
-#[tokio::test]
-async fn a_client_that_leaves_unseen_waits_no_longer_than_the_route() {
+async fn a_client_that_leaves_unseen_waits_no_longer_than_the_route(on: On) {
     let wait = Duration::from_millis(700);
-    let world = world(|layer| layer.with_wait(wait));
+    let world = world(on, |layer| layer.with_wait(wait)).await;
     let address = serve(world.app.clone()).await;
     let mut first = caller(address, Leave::H1Close).await;
     world.stage.entered().await;
@@ -232,17 +251,16 @@ async fn a_client_that_leaves_unseen_waits_no_longer_than_the_route() {
     world.waiters(0).await;
     let waited = begun.elapsed();
     assert!(waited < wait + Duration::from_secs(5), "{waited:?}");
-    assert_eq!(world.backend_waiters().await, 0);
+    world.backend_waiters(0).await;
     world.stage.let_go();
     assert_eq!(first.status().await, 200);
     assert_eq!(world.stage.begun(), 1);
     world.all_free().await;
 }
 
-#[tokio::test]
-async fn a_client_whose_body_was_read_is_seen_leaving() {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::new(backend.clone());
+async fn a_client_whose_body_was_read_is_seen_leaving(on: On) {
+    let backend = on.backend().await;
+    let locks = backend.manager();
     let stage = Stage::new();
     let by_size = body_from_fn(1 << 20, |_: &http::request::Parts, _: &Bytes| {
         Some(LockKey::new("upload", "all"))
@@ -272,9 +290,8 @@ async fn a_client_whose_body_was_read_is_seen_leaving() {
     until("all is free", || backend.is_empty()).await;
 }
 
-#[tokio::test]
-async fn a_half_closed_client_has_left() {
-    let world = world(|layer| layer);
+async fn a_half_closed_client_has_left(on: On) {
+    let world = world(on, |layer| layer).await;
     let address = serve(world.app.clone()).await;
     let mut first = caller(address, Leave::H1Close).await;
     world.stage.entered().await;
@@ -288,9 +305,8 @@ async fn a_half_closed_client_has_left() {
     assert_eq!(world.stage.begun(), 1);
 }
 
-#[tokio::test]
-async fn a_half_closed_client_waits_on_where_the_server_allows_it() {
-    let world = world(|layer| layer);
+async fn a_half_closed_client_waits_on_where_the_server_allows_it(on: On) {
+    let world = world(on, |layer| layer).await;
     let address = serve_half_close(world.app.clone()).await;
     let mut first = caller(address, Leave::H1Close).await;
     world.stage.entered().await;

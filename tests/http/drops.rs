@@ -4,6 +4,9 @@
 //! First at each await point in turn, then at random ones by the ten thousand. Leases last an
 //! hour and the backend keeps every grant until it is told to release it, so nothing ends by
 //! itself.
+//!
+//! The await points are counted on memory alone, whose steps go on when they are polled; those of
+//! a server go on when it answers, so there a request is dropped at each of its wake-ups.
 
 use std::{
     future::Future,
@@ -21,15 +24,22 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 use tower_lock::{
-    Fairness, HeldLocks, LockKey, LockLayer, LockManager, OnDisconnect, ReleaseOn, Wait,
+    Fairness, HeldLocks, LockKey, LockLayer, LockManager, LockPolicy, OnDisconnect, ReleaseOn,
+    Wait,
     backend::{LockBackend, WaitBound},
     key::{PathKey, body_from_fn, from_fn},
 };
 
 use crate::{
+    backends::{On, on_each_backend},
     counting::CountingBackend,
     support::{HOUR, soon, until},
 };
+
+on_each_backend!(
+    a_request_that_is_dropped_at_any_wake_up_leaves_nothing(threads),
+    ten_thousand_requests_dropped_at_random_leave_nothing(threads),
+);
 
 /// How often each await point of a handler, a backend or a body is pending.
 const PAUSES: u32 = 2;
@@ -43,7 +53,6 @@ async fn pause() {
 /// What a route can do differently.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    backend: fn() -> CountingBackend,
     fairness: Fairness,
     release_on: ReleaseOn,
     on_disconnect: OnDisconnect,
@@ -63,30 +72,36 @@ fn batched() -> Fairness {
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let backends: [fn() -> CountingBackend; 2] =
-        [CountingBackend::local, || CountingBackend::remote(PAUSES)];
-    for backend in backends {
-        for fairness in [Fairness::Fifo, Fairness::Unfair, batched()] {
-            for release_on in [
-                ReleaseOn::Head,
-                ReleaseOn::HeadConfirmed,
-                ReleaseOn::BodyEnd { max: HOUR },
-            ] {
-                for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
-                    for keys in [Keys::Path, Keys::Body, Keys::Several] {
-                        cases.push(Case {
-                            backend,
-                            fairness,
-                            release_on,
-                            on_disconnect,
-                            keys,
-                        });
-                    }
+    for fairness in [Fairness::Fifo, Fairness::Unfair, batched()] {
+        for release_on in [
+            ReleaseOn::Head,
+            ReleaseOn::HeadConfirmed,
+            ReleaseOn::BodyEnd { max: HOUR },
+        ] {
+            for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
+                for keys in [Keys::Path, Keys::Body, Keys::Several] {
+                    cases.push(Case {
+                        fairness,
+                        release_on,
+                        on_disconnect,
+                        keys,
+                    });
                 }
             }
         }
     }
     cases
+}
+
+/// Each case on this backend, in each way that it has to answer.
+async fn labs(on: On) -> Vec<(Case, CountingBackend)> {
+    let mut labs = Vec::new();
+    for case in cases() {
+        for backend in CountingBackend::each(on, PAUSES).await {
+            labs.push((case, backend));
+        }
+    }
+    labs
 }
 
 /// How often two handlers were under one lock at a time.
@@ -207,10 +222,23 @@ async fn polled(future: impl Future<Output = ()>, times: usize) -> bool {
     false
 }
 
+/// Polls a future this many times, whenever it is woken; `true` if it ended.
+async fn woken(future: impl Future<Output = ()>, times: usize) -> bool {
+    let mut future = pin!(future);
+    let mut left = times;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        future.as_mut().poll(cx).map(|()| true)
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_request_that_is_dropped_at_any_await_point_leaves_nothing() {
-    for case in cases() {
-        let backend = (case.backend)();
+    for (case, backend) in labs(On::Memory).await {
         let locks = LockManager::new(backend.clone());
         let exclusion = Exclusion::default();
         let app = app(case, &locks, exclusion.clone());
@@ -234,15 +262,14 @@ async fn a_request_that_is_dropped_at_any_await_point_leaves_nothing() {
 
 #[tokio::test]
 async fn a_waiting_request_that_is_dropped_at_any_await_point_leaves_nothing() {
-    for case in cases() {
-        let backend = (case.backend)();
+    for (case, backend) in labs(On::Memory).await {
         let locks = LockManager::new(backend.clone());
         let exclusion = Exclusion::default();
         let app = app(case, &locks, exclusion.clone());
         for times in 1..24 {
             // One holds while the other is polled for the first times, then goes.
             let holder = {
-                let policy = tower_lock::LockPolicy::new()
+                let policy = LockPolicy::new()
                     .with_ttl(HOUR)
                     .with_fairness(case.fairness);
                 locks
@@ -264,13 +291,45 @@ async fn a_waiting_request_that_is_dropped_at_any_await_point_leaves_nothing() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ten_thousand_requests_dropped_at_random_leave_nothing() {
-    let cases = cases();
-    let each = 10_000 / cases.len() + 1;
+/// Alone, and behind a holder that leaves after its first wake-ups.
+async fn a_request_that_is_dropped_at_any_wake_up_leaves_nothing(on: On) {
+    for (case, backend) in labs(on).await {
+        let locks = LockManager::new(backend.clone());
+        let exclusion = Exclusion::default();
+        let app = app(case, &locks, exclusion.clone());
+        for behind in [false, true] {
+            let mut ended = None;
+            for times in 1..1000 {
+                let holder = if behind {
+                    let policy = LockPolicy::new().with_ttl(HOUR);
+                    let key = LockKey::new("n", 1);
+                    Some(locks.acquire(key, &policy).await.expect("free"))
+                } else {
+                    None
+                };
+                let request = woken(exchange(app.clone(), 1), times);
+                let leave = async {
+                    tokio::task::yield_now().await;
+                    drop(holder);
+                };
+                if tokio::join!(request, leave).0 {
+                    ended = Some(times);
+                    break;
+                }
+                nothing_left(&locks, &backend, case).await;
+            }
+            assert!(ended.expect("it ends") > 1, "{case:?}: it is woken");
+            nothing_left(&locks, &backend, case).await;
+        }
+        assert_eq!(exclusion.broken.load(Ordering::SeqCst), 0, "{case:?}");
+    }
+}
+
+async fn ten_thousand_requests_dropped_at_random_leave_nothing(on: On) {
+    let labs = labs(on).await;
+    let each = 10_000 / labs.len() + 1;
     let (mut grants, mut finished) = (0, 0);
-    for case in cases {
-        let backend = (case.backend)();
+    for (case, backend) in labs {
         let locks = LockManager::new(backend.clone());
         let exclusion = Exclusion::default();
         let app = app(case, &locks, exclusion.clone());
@@ -280,17 +339,7 @@ async fn ten_thousand_requests_dropped_at_random_leave_nothing() {
             let app = app.clone();
             let (key, polls) = (fastrand::usize(..4), fastrand::usize(..60));
             aborts.push(tasks.spawn(async move {
-                let mut request = pin!(exchange(app, key));
-                let mut left = polls;
-                // Polled by its own wakers for a random number of times.
-                std::future::poll_fn(|cx| {
-                    if left == 0 {
-                        return Poll::Ready(());
-                    }
-                    left -= 1;
-                    request.as_mut().poll(cx)
-                })
-                .await;
+                woken(exchange(app, key), polls).await;
             }));
             if fastrand::usize(..3) == 0 {
                 aborts[fastrand::usize(..aborts.len())].abort();

@@ -16,14 +16,32 @@ use http_body_util::BodyExt;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_http::{catch_panic::CatchPanicLayer, timeout::TimeoutLayer};
 use tower_lock::{
-    LockKey, LockLayer, LockManager, Loss, OnDisconnect, ReleaseOn,
+    LockKey, LockLayer, LockManager, OnDisconnect, ReleaseOn,
     key::{PathKey, from_fn},
 };
 
 use crate::{
+    backends::{On, on_each_backend},
     counting::CountingBackend,
     support::{HOUR, Stage, send, soon, until},
 };
+
+on_each_backend!(
+    an_answer,
+    an_early_return,
+    an_error_of_the_service_passes_through_unchanged,
+    an_error_of_readiness_passes_through_unchanged,
+    an_extractor_that_refuses,
+    a_panic,
+    a_panic_before_the_first_await,
+    a_panic_that_is_caught_outside,
+    a_panic_that_is_caught_inside,
+    a_panic_in_the_body,
+    a_timeout_inside_answers_and_frees,
+    a_timeout_outside_answers_and_frees,
+    a_timeout_outside_that_is_an_error,
+    a_lost_lock,
+);
 
 type App = BoxCloneService<Request<Body>, Response<Body>, BoxError>;
 
@@ -80,21 +98,18 @@ fn boxed(app: Router) -> App {
 }
 
 /// Runs each case on every kind of backend and route.
-async fn each<Fut>(case: impl Fn(&Lab) -> (App, Ending, Option<Fut>))
+async fn each<Fut>(on: On, case: impl Fn(&Lab) -> (App, Ending, Option<Fut>))
 where
     Fut: Future<Output = ()> + Send + 'static,
 {
-    let backends: [fn() -> CountingBackend; 2] =
-        [CountingBackend::local, || CountingBackend::remote(2)];
     let releases = [
         ReleaseOn::Head,
         ReleaseOn::HeadConfirmed,
         ReleaseOn::BodyEnd { max: HOUR },
     ];
-    for backend in backends {
-        for release_on in releases {
-            for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
-                let backend = backend();
+    for release_on in releases {
+        for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
+            for backend in CountingBackend::each(on, 2).await {
                 let lab = Lab {
                     locks: LockManager::new(backend.clone()),
                     backend,
@@ -135,24 +150,22 @@ where
 
 type Nothing = std::future::Ready<()>;
 
-#[tokio::test]
-async fn an_answer() {
-    each(|lab| {
+async fn an_answer(on: On) {
+    each(on, |lab| {
         let app = lab.router(post(|| async { "done" }));
         (app, Ending::Status(200), None::<Nothing>)
     })
     .await;
 }
 
-#[tokio::test]
-async fn an_early_return() {
+async fn an_early_return(on: On) {
     async fn handler(Path(id): Path<u32>) -> Result<(), StatusCode> {
         if id == 7 {
             return Err(StatusCode::GONE);
         }
         Ok(())
     }
-    each(|lab| {
+    each(on, |lab| {
         (
             lab.router(post(handler)),
             Ending::Status(410),
@@ -162,9 +175,8 @@ async fn an_early_return() {
     .await;
 }
 
-#[tokio::test]
-async fn an_error_of_the_service_passes_through_unchanged() {
-    each(|lab| {
+async fn an_error_of_the_service_passes_through_unchanged(on: On) {
+    each(on, |lab| {
         let app = lab.service(|_| async { Err(std::io::Error::other("mine")) });
         (app, Ending::Error("mine".into()), None::<Nothing>)
     })
@@ -191,9 +203,8 @@ impl tower::Service<Request<Body>> for NeverReady {
     }
 }
 
-#[tokio::test]
-async fn an_error_of_readiness_passes_through_unchanged() {
-    each(|lab| {
+async fn an_error_of_readiness_passes_through_unchanged(on: On) {
+    each(on, |lab| {
         let service = lab.layer().layer(NeverReady);
         let app = BoxCloneService::new(service.map_response(|r| r.map(Body::new)));
         (app, Ending::Error("broken".into()), None::<Nothing>)
@@ -201,9 +212,8 @@ async fn an_error_of_readiness_passes_through_unchanged() {
     .await;
 }
 
-#[tokio::test]
-async fn an_extractor_that_refuses() {
-    each(|lab| {
+async fn an_extractor_that_refuses(on: On) {
+    each(on, |lab| {
         let handler = post(|_: Json<u32>| async { panic!("not called") as () });
         (lab.router(handler), Ending::Status(415), None::<Nothing>)
     })
@@ -215,14 +225,15 @@ async fn panics() {
     panic!("in the handler, on purpose");
 }
 
-#[tokio::test]
-async fn a_panic() {
-    each(|lab| (lab.router(post(panics)), Ending::Panic, None::<Nothing>)).await;
+async fn a_panic(on: On) {
+    each(on, |lab| {
+        (lab.router(post(panics)), Ending::Panic, None::<Nothing>)
+    })
+    .await;
 }
 
-#[tokio::test]
-async fn a_panic_before_the_first_await() {
-    each(|lab| {
+async fn a_panic_before_the_first_await(on: On) {
+    each(on, |lab| {
         let app = lab.service(|_| {
             if true {
                 panic!("in call, on purpose");
@@ -234,9 +245,8 @@ async fn a_panic_before_the_first_await() {
     .await;
 }
 
-#[tokio::test]
-async fn a_panic_that_is_caught_outside() {
-    each(|lab| {
+async fn a_panic_that_is_caught_outside(on: On) {
+    each(on, |lab| {
         let handler = post(panics).route_layer(lab.layer());
         let app = Router::new()
             .route("/orders/{id}", handler)
@@ -246,9 +256,8 @@ async fn a_panic_that_is_caught_outside() {
     .await;
 }
 
-#[tokio::test]
-async fn a_panic_that_is_caught_inside() {
-    each(|lab| {
+async fn a_panic_that_is_caught_inside(on: On) {
+    each(on, |lab| {
         let handler = post(panics)
             .route_layer(CatchPanicLayer::new())
             .route_layer(lab.layer());
@@ -258,8 +267,7 @@ async fn a_panic_that_is_caught_inside() {
     .await;
 }
 
-#[tokio::test]
-async fn a_panic_in_the_body() {
+async fn a_panic_in_the_body(on: On) {
     struct Panics(bool);
 
     impl http_body::Body for Panics {
@@ -275,7 +283,7 @@ async fn a_panic_in_the_body() {
         }
     }
 
-    each(|lab| {
+    each(on, |lab| {
         let handler = post(|| async { Body::new(Panics(false)) });
         (lab.router(handler), Ending::Panic, None::<Nothing>)
     })
@@ -288,9 +296,8 @@ fn timeout_layer() -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, TIMEOUT)
 }
 
-#[tokio::test]
-async fn a_timeout_inside_answers_and_frees() {
-    each(|lab| {
+async fn a_timeout_inside_answers_and_frees(on: On) {
+    each(on, |lab| {
         let handler = post(std::future::pending::<()>)
             .route_layer(timeout_layer())
             .route_layer(lab.layer());
@@ -300,9 +307,8 @@ async fn a_timeout_inside_answers_and_frees() {
     .await;
 }
 
-#[tokio::test]
-async fn a_timeout_outside_answers_and_frees() {
-    each(|lab| {
+async fn a_timeout_outside_answers_and_frees(on: On) {
+    each(on, |lab| {
         // Under `Detach` the handler goes on: this one ends a moment later.
         let stage = Stage::new();
         let handler = {
@@ -325,9 +331,8 @@ async fn a_timeout_outside_answers_and_frees() {
     .await;
 }
 
-#[tokio::test]
-async fn a_timeout_outside_that_is_an_error() {
-    each(|lab| {
+async fn a_timeout_outside_that_is_an_error(on: On) {
+    each(on, |lab| {
         let app = ServiceBuilder::new()
             .layer(tower::timeout::TimeoutLayer::new(TIMEOUT))
             .map_response(|r: Response<tower_lock::ResponseBody<Body>>| r.map(Body::new))
@@ -342,19 +347,18 @@ async fn a_timeout_outside_that_is_an_error() {
     .await;
 }
 
-#[tokio::test]
-async fn a_lost_lock() {
-    each(|lab| {
+async fn a_lost_lock(on: On) {
+    each(on, |lab| {
         let stage = Stage::new();
         let handler = {
             let stage = stage.clone();
             post(move || async move { stage.act().await })
         };
         let app = lab.router(handler);
-        let memory = lab.backend.memory().clone();
+        let below = lab.backend.below().clone();
         let meanwhile = async move {
             stage.entered().await;
-            assert!(memory.lose(&LockKey::new("order", 7), Loss::ForceReleased));
+            assert!(below.take_away(&LockKey::new("order", 7)).await);
         };
         (app, Ending::Status(500), Some(meanwhile))
     })

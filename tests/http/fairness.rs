@@ -8,11 +8,21 @@ use std::{
 };
 
 use axum::{Router, extract::Request, routing::post};
-use tower_lock::{
-    Fairness, FencingToken, HeldLock, LockBackend, LockLayer, LockManager, MemoryBackend, Wait,
+use tower_lock::{Fairness, FencingToken, HeldLock, LockLayer, LockManager, Wait};
+
+use crate::{
+    backends::{On, on_each_backend},
+    counting::CountingBackend,
+    flaky::{Gate, order, post_to, start, until, until_waiting},
 };
 
-use crate::flaky::{Flaky, Gate, Wire, flaky, memory, order, post_to, start, until, until_waiting};
+on_each_backend!(
+    sixty_waiters_in_their_order,
+    newcomers_starve_nobody,
+    a_batch_is_one_grant_of_the_backend,
+    batches_of_two_processes,
+    storms_of_leaving_callers(threads),
+);
 
 fn batched(n: u32) -> Fairness {
     Fairness::Batched(NonZeroU32::new(n).unwrap())
@@ -48,8 +58,7 @@ fn grows(ran: &Ran) -> bool {
 
 /// Sixty waiters that came one after the other are served in that order, whatever fairness keeps
 /// order in one process; every grant has a greater token.
-#[tokio::test]
-async fn sixty_waiters_in_their_order() {
+async fn sixty_waiters_in_their_order(on: On) {
     const WAITERS: usize = 60;
     for fairness in [
         Fairness::BestAvailable,
@@ -57,7 +66,7 @@ async fn sixty_waiters_in_their_order() {
         batched(7),
         batched(1),
     ] {
-        let (backend, locks) = memory();
+        let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
         let mut tasks = vec![start(&app, numbered(0))];
@@ -79,16 +88,15 @@ async fn sixty_waiters_in_their_order() {
         assert_eq!(order, (0..=WAITERS).collect::<Vec<_>>(), "{fairness:?}");
         assert!(grows(&ran), "{fairness:?}");
         assert_eq!(gate.inside.most(), 1);
-        assert!(backend.is_empty());
+        backend.freed().await;
     }
 }
 
 /// Constant newcomers starve nobody: a waiter is served after those before it, however many come
 /// after it.
-#[tokio::test]
-async fn newcomers_starve_nobody() {
+async fn newcomers_starve_nobody(on: On) {
     for fairness in [Fairness::Fifo, batched(5)] {
-        let (backend, locks) = memory();
+        let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
         let mut tasks: Vec<_> = (0..10)
@@ -119,14 +127,14 @@ async fn newcomers_starve_nobody() {
             assert_eq!(task.await.unwrap().status(), 200);
         }
         assert_eq!(early.await.unwrap().status(), 200);
-        assert!(backend.is_empty());
+        backend.freed().await;
     }
 }
 
 /// `Batched(n)` asks the backend once for n holders.
-#[tokio::test]
-async fn a_batch_is_one_grant_of_the_backend() {
-    let (backend, locks) = flaky();
+async fn a_batch_is_one_grant_of_the_backend(on: On) {
+    let backend = CountingBackend::on(on).await;
+    let locks = LockManager::new(backend.clone());
     let gate = Gate::shut();
     let (app, ran) = noting(&gate, order(&locks).with_fairness(batched(10)));
     let tasks: Vec<_> = (0..100)
@@ -138,28 +146,25 @@ async fn a_batch_is_one_grant_of_the_backend() {
     for task in tasks {
         assert_eq!(task.await.unwrap().status(), 200);
     }
-    assert_eq!(Wire::count(&backend.wire.acquires), 10);
-    until("all is released", || backend.memory.is_empty()).await;
-    assert_eq!(Wire::count(&backend.wire.releases), 10);
+    assert_eq!(backend.acquires(), 10);
+    until("all is released", || backend.is_empty()).await;
+    assert_eq!(backend.releases(), [1; 10]);
     assert!(grows(&ran));
     assert_eq!(gate.inside.most(), 1);
 }
 
 /// Two processes (two managers of one backend) with batches: both get their turn after at most one
 /// batch of the other, one holder at a time, and tokens grow over both.
-#[tokio::test]
-async fn batches_of_two_processes() {
+async fn batches_of_two_processes(on: On) {
     const EACH: usize = 40;
     const BATCH: u32 = 4;
-    let backend = MemoryBackend::new();
+    let backend = on.backend().await;
     let gate = Gate::shut();
     let ran = Ran::default();
     let mut tasks = Vec::new();
     let mut managers = Vec::new();
     for process in 0..2 {
-        let locks = LockManager::builder(backend.clone())
-            .renew_on_current_runtime()
-            .build();
+        let locks = backend.elsewhere().await.manager();
         let layer = order(&locks).with_fairness(batched(BATCH));
         let layer = layer.with_wait(Wait::Forever).with_max_waiters(1000);
         let (note, inner) = (ran.clone(), gate.clone());
@@ -191,16 +196,15 @@ async fn batches_of_two_processes() {
     );
     assert!(grows(&ran));
     assert_eq!(gate.inside.most(), 1);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Storms of callers that leave at any moment, on several threads: whoever stays is served, and
 /// nothing is left, neither in the queues of the process nor in the backend.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn storms_of_leaving_callers() {
+async fn storms_of_leaving_callers(on: On) {
     for fairness in [Fairness::Fifo, batched(3)] {
-        let backend = Flaky::default();
-        let locks = LockManager::new(backend.clone());
+        let backend = on.backend().await;
+        let locks = backend.manager();
         let gate = Gate::shut();
         gate.let_out(usize::MAX >> 4);
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
@@ -227,12 +231,12 @@ async fn storms_of_leaving_callers() {
             }
         }
         until("nothing is left", || {
-            backend.memory.is_empty() && locks.inspect() == Default::default()
+            backend.is_empty() && locks.inspect() == Default::default()
         })
         .await;
         assert_eq!(gate.inside.most(), 1, "{fairness:?}");
         assert!(grows(&ran), "{fairness:?}");
         let key = tower_lock::LockKey::new("order", 7);
-        assert_eq!(backend.inspect(&key).await.unwrap().waiters, 0);
+        assert_eq!(locks.inspect_key(&key).await.unwrap().waiters, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! A memory backend that fails on demand, and what the tests of this binary need to watch it.
+//! A backend that fails on demand, and what the tests of this binary need to watch it.
 //!
 //! [`Flaky`] looks like a backend over a network (its scope is the fleet), so the manager treats
 //! it as one: nothing is decided on the first poll, and a failed release goes to the reaper.
@@ -24,10 +24,12 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
 use tower_lock::{
     BackendError, BackendErrorKind, FencingToken, Lease, LockBackend, LockKey, LockLayer,
     LockManager, Loss, MemoryBackend, Refusal,
-    backend::{AcquireRequest, Capabilities, KeyState, Scope, WaitBound, memory::MemoryLease},
+    backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
     key::PathKey,
     lease::LossSignal,
 };
+
+use crate::backends::{Backend, On};
 
 /// What goes wrong with one kind of call, until told otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -100,19 +102,35 @@ async fn faulty<T>(
     }
 }
 
-/// A memory backend behind a [`Wire`].
-#[derive(Clone, Debug, Default)]
+/// A backend behind a [`Wire`].
+#[derive(Clone, Debug)]
 pub(crate) struct Flaky {
-    pub(crate) memory: MemoryBackend,
+    pub(crate) below: Backend,
     pub(crate) wire: Arc<Wire>,
+    erased: Arc<dyn DynLockBackend>,
+}
+
+impl Default for Flaky {
+    /// A memory backend behind it.
+    fn default() -> Self {
+        Self::over(Backend::Memory(MemoryBackend::new()))
+    }
 }
 
 impl Flaky {
+    pub(crate) fn over(below: Backend) -> Self {
+        Self {
+            erased: below.erased(),
+            below,
+            wire: Arc::default(),
+        }
+    }
+
     /// Takes the key from its holder and tells nobody: the holder learns it when it renews.
     /// Returns the lease of the thief.
-    pub(crate) async fn steal(&self, key: &LockKey, ttl: Duration) -> MemoryLease {
-        self.memory.lose(key, Loss::Revoked);
-        self.memory
+    pub(crate) async fn steal(&self, key: &LockKey, ttl: Duration) -> Arc<dyn DynLease> {
+        assert!(self.below.take_away(key).await, "somebody holds it");
+        self.erased
             .acquire(&AcquireRequest::new(key.clone(), ttl).with_wait(WaitBound::Fail))
             .await
             .expect("it was just freed")
@@ -123,7 +141,7 @@ impl LockBackend for Flaky {
     type Lease = FlakyLease;
 
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.memory.capabilities();
+        let mut capabilities = self.erased.capabilities();
         capabilities.name = "flaky";
         capabilities.scope = Scope::Fleet;
         capabilities
@@ -131,7 +149,7 @@ impl LockBackend for Flaky {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<FlakyLease, BackendError> {
         self.wire.acquires.fetch_add(1, Ordering::SeqCst);
-        let inner = faulty(&self.wire.acquire, self.memory.acquire(request)).await?;
+        let inner = faulty(&self.wire.acquire, self.erased.acquire(request)).await?;
         Ok(FlakyLease {
             inner,
             wire: self.wire.clone(),
@@ -140,22 +158,22 @@ impl LockBackend for Flaky {
     }
 
     async fn wait_free(&self, key: &LockKey, wait: WaitBound) -> Result<(), BackendError> {
-        self.memory.wait_free(key, wait).await
+        self.erased.wait_free(key, wait).await
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<KeyState, BackendError> {
-        self.memory.inspect(key).await
+        self.erased.inspect(key).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
-        self.memory.force_release(key).await
+        self.erased.force_release(key).await
     }
 }
 
 /// A grant of [`Flaky`]. It learns of a loss when it renews, as over a network.
 #[derive(Debug)]
 pub(crate) struct FlakyLease {
-    inner: MemoryLease,
+    inner: Arc<dyn DynLease>,
     wire: Arc<Wire>,
     lost: LossSignal,
 }
@@ -201,6 +219,15 @@ pub(crate) fn flaky() -> (Flaky, LockManager) {
     (backend, locks)
 }
 
+/// The same on any backend.
+pub(crate) async fn flaky_on(on: On) -> (Flaky, LockManager) {
+    let backend = Flaky::over(on.backend().await);
+    let locks = LockManager::builder(backend.clone())
+        .renew_on_current_runtime()
+        .build();
+    (backend, locks)
+}
+
 /// A manager on a new memory backend that lives on this test's runtime.
 pub(crate) fn memory() -> (MemoryBackend, LockManager) {
     let backend = MemoryBackend::new();
@@ -214,12 +241,19 @@ pub(crate) fn memory() -> (MemoryBackend, LockManager) {
 /// condition that never comes true fails instead of hanging.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !condition() {
+    for looks in 0.. {
+        if condition() {
+            return;
+        }
         assert!(
             std::time::Instant::now() < deadline,
             "it never came true: {what}"
         );
         tokio::task::yield_now().await;
+        if looks > 1000 {
+            // It is for another thread or process to do, which may need this core.
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 }
 

@@ -11,15 +11,19 @@ use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 use tower_lock::{LockKey, LockLayer, Wait, key};
 
-use crate::flaky::{Gate, call, memory, order, outcome, post_to, start, until, until_waiting};
+use crate::{
+    backends::{On, on_each_backend},
+    flaky::{Gate, call, memory, order, outcome, post_to, start, until, until_waiting},
+};
+
+on_each_backend!(ten_thousand_requests_on_one_key,);
 
 /// Ten thousand requests for one key: as many wait as may, the rest is refused at once with 429,
 /// other keys do not notice, and nothing is left.
-#[tokio::test]
-async fn ten_thousand_requests_on_one_key() {
+async fn ten_thousand_requests_on_one_key(on: On) {
     const FLOOD: usize = 10_000;
     const CAP: usize = 64;
-    let (backend, locks) = memory();
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let app = gate.orders(order(&locks).with_wait(Wait::Forever));
     let holder = start(&app, post_to("/orders/hot/pay"));
@@ -72,7 +76,7 @@ async fn ten_thousand_requests_on_one_key() {
     times.sort();
     let p99 = times[times.len() * 99 / 100];
     assert!(p99 < Duration::from_millis(10), "p99 of a refusal: {p99:?}");
-    assert!(backend.is_empty());
+    backend.freed().await;
     assert_eq!(locks.inspect(), Default::default());
 }
 

@@ -10,9 +10,19 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full, combinators::BoxBody};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
-use tower_lock::{BoxError, HeldLock, LockLayer, LockManager, MemoryBackend, Wait, key::HeaderKey};
+use tower_lock::{BoxError, HeldLock, LockLayer, LockManager, Wait, key::HeaderKey};
 
-use crate::flaky::{Gate, memory, until_waiting};
+use crate::{
+    backends::{On, on_each_backend},
+    flaky::{Gate, until_waiting},
+};
+
+on_each_backend!(
+    a_waiter_reserves_no_slot_of_the_inner_service,
+    any_body_and_any_error,
+    incoming_bodies_of_hyper,
+    readiness_that_fails,
+);
 
 fn layer(locks: &LockManager) -> LockLayer {
     LockLayer::new(locks, HeaderKey::new("order", "x-order")).with_wait(Wait::Forever)
@@ -27,9 +37,8 @@ fn request<B>(order: &str, body: B) -> Request<B> {
 
 /// A request that waits for its key does not keep the inner service's only slot: a request for
 /// another key takes it and goes through.
-#[tokio::test]
-async fn a_waiter_reserves_no_slot_of_the_inner_service() {
-    let (backend, locks) = memory();
+async fn a_waiter_reserves_no_slot_of_the_inner_service(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let service = ServiceBuilder::new()
         .layer(layer(&locks))
@@ -57,7 +66,7 @@ async fn a_waiter_reserves_no_slot_of_the_inner_service() {
     held.release().await.unwrap();
     gate.let_out(1);
     assert_eq!(waits.await.unwrap().unwrap().status(), 200);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Answers whatever it is asked with a body made by the closure, if the request is locked.
@@ -76,7 +85,7 @@ where
 }
 
 /// Runs one request and returns its body or error.
-async fn run<S, B, R>(service: S, body: B) -> Result<Bytes, S::Error>
+async fn run<S, B, R>(on: On, service: S, body: B) -> Result<Bytes, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -86,15 +95,13 @@ where
     R::Data: From<Bytes> + Send,
     R::Error: Into<BoxError>,
 {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::builder(backend.clone())
-        .renew_on_current_runtime()
-        .build();
+    let (backend, locks) = on.rig().await;
     let response = layer(&locks)
         .layer(service)
         .oneshot(request("a", body))
         .await;
-    assert!(backend.is_empty(), "released on a response and on an error");
+    // Released on a response and on an error.
+    backend.freed().await;
     let body = response?.into_body().collect().await;
     Ok(body.expect("a body").to_bytes())
 }
@@ -111,15 +118,16 @@ impl fmt::Display for Own {
 
 impl std::error::Error for Own {}
 
-#[tokio::test]
-async fn any_body_and_any_error() {
+async fn any_body_and_any_error(on: On) {
     let full = || Full::new(Bytes::from_static(b"hello"));
     let hello = run(
+        on,
         answers::<Full<Bytes>, Full<Bytes>, Infallible>(|| Ok(Full::from("hello"))),
         full(),
     );
     assert_eq!(hello.await.unwrap(), "hello");
     let boxed = run(
+        on,
         answers::<Empty<Bytes>, BoxBody<Bytes, BoxError>, BoxError>(|| {
             Ok(Full::from("boxed").map_err(|e| match e {}).boxed())
         }),
@@ -127,6 +135,7 @@ async fn any_body_and_any_error() {
     );
     assert_eq!(boxed.await.unwrap(), "boxed");
     let tonic = run(
+        on,
         answers::<tonic::body::Body, tonic::body::Body, Own>(|| {
             Ok(tonic::body::Body::new(Full::from("tonic")))
         }),
@@ -134,9 +143,10 @@ async fn any_body_and_any_error() {
     );
     assert_eq!(tonic.await.unwrap(), "tonic");
     // Neither body is one at all on the way in: the layer does not look at it.
-    let plain = run(answers::<u32, Full<Bytes>, Own>(|| Err(Own(7))), 7);
+    let plain = run(on, answers::<u32, Full<Bytes>, Own>(|| Err(Own(7))), 7);
     assert_eq!(plain.await.unwrap_err(), Own(7));
     let error = run(
+        on,
         answers::<Full<Bytes>, Full<Bytes>, BoxError>(|| Err("boxed error".into())),
         full(),
     );
@@ -144,11 +154,10 @@ async fn any_body_and_any_error() {
 }
 
 /// hyper's own body, over a real connection, without axum.
-#[tokio::test]
-async fn incoming_bodies_of_hyper() {
+async fn incoming_bodies_of_hyper(on: On) {
     use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 
-    let (backend, locks) = memory();
+    let (backend, locks) = on.rig().await;
     let service = layer(&locks).layer(service_fn(
         async |request: Request<hyper::body::Incoming>| {
             let body = request.into_body().collect().await?.to_bytes();
@@ -179,7 +188,7 @@ async fn incoming_bodies_of_hyper() {
         400,
         "the refusal fits the same body type"
     );
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Fails to become ready.
@@ -201,7 +210,6 @@ impl Service<Request<()>> for NeverReady {
 }
 
 /// The error of a service that does not become ready is the answer, and the key is free again.
-#[tokio::test]
-async fn readiness_that_fails() {
-    assert_eq!(run(NeverReady, ()).await.unwrap_err(), Own(1));
+async fn readiness_that_fails(on: On) {
+    assert_eq!(run(on, NeverReady, ()).await.unwrap_err(), Own(1));
 }

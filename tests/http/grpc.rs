@@ -21,11 +21,20 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 use tower::service_fn;
-use tower_lock::{
-    HeldLock, LockKey, LockLayer, LockManager, MemoryBackend, ReleaseOn, Wait, key::HeaderKey,
+use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, ReleaseOn, Wait, key::HeaderKey};
+
+use crate::{
+    backends::{Backend, On, on_each_backend},
+    flaky::{Gate, serve, until, until_waiting},
 };
 
-use crate::flaky::{Gate, memory, serve, until, until_waiting};
+on_each_backend!(
+    a_locked_method,
+    refusals_that_a_client_understands,
+    a_full_queue_and_a_lost_lock,
+    a_deadline_bounds_the_wait,
+    a_stream_keeps_its_lock,
+);
 
 /// Messages are text as it is.
 #[derive(Clone, Copy, Default)]
@@ -112,15 +121,15 @@ async fn watch(feed: Feed, request: HttpRequest) -> HttpResponse {
 
 /// What the tests have of a running service.
 struct Shop {
-    backend: MemoryBackend,
+    backend: Backend,
     locks: LockManager,
     gate: Gate,
     feeds: mpsc::UnboundedSender<Feed>,
     sender: http2::SendRequest<tonic::body::Body>,
 }
 
-async fn shop(change: impl Fn(LockLayer) -> LockLayer) -> Shop {
-    let (backend, locks) = memory();
+async fn shop(on: On, change: impl Fn(LockLayer) -> LockLayer) -> Shop {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let (feeds, coming) = mpsc::unbounded_channel();
     let coming = std::sync::Arc::new(tokio::sync::Mutex::new(coming));
@@ -201,19 +210,17 @@ fn refusal(status: &Status) -> (Code, Option<i64>) {
     (status.code(), pushback)
 }
 
-#[tokio::test]
-async fn a_locked_method() {
-    let shop = shop(|layer| layer).await;
+async fn a_locked_method(on: On) {
+    let shop = shop(on, |layer| layer).await;
     shop.gate.let_out(1);
     assert_eq!(shop.pay(about("7")).await.unwrap(), "pay true");
-    assert!(shop.backend.is_empty());
+    shop.backend.freed().await;
 }
 
 /// A client sees why it was refused and when to come again, never tonic's `Unknown` of a status
 /// that gRPC does not know; no text of it holds the key.
-#[tokio::test]
-async fn refusals_that_a_client_understands() {
-    let shop = shop(|layer| layer.with_wait(Wait::Fail)).await;
+async fn refusals_that_a_client_understands(on: On) {
+    let shop = shop(on, |layer| layer.with_wait(Wait::Fail)).await;
     let key = LockKey::new("order", "secret-7");
     let held = shop.locks.acquire(key, &Default::default()).await.unwrap();
     let busy = shop.pay(about("secret-7")).await.unwrap_err();
@@ -230,12 +237,14 @@ async fn refusals_that_a_client_understands() {
     let draining = shop.pay(about("7")).await.unwrap_err();
     assert_eq!(refusal(&draining).0, Code::Unavailable);
     assert!(refusal(&draining).1.unwrap() >= 100);
-    assert!(shop.backend.is_empty());
+    shop.backend.freed().await;
 }
 
-#[tokio::test]
-async fn a_full_queue_and_a_lost_lock() {
-    let shop = shop(|layer| layer.with_wait(Wait::Forever).with_max_waiters(1)).await;
+async fn a_full_queue_and_a_lost_lock(on: On) {
+    let shop = shop(on, |layer| {
+        layer.with_wait(Wait::Forever).with_max_waiters(1)
+    })
+    .await;
     let key = LockKey::new("order", 7);
     let calls = async { tokio::join!(shop.pay(about("7")), shop.pay(about("7"))) };
     let test = async {
@@ -257,14 +266,13 @@ async fn a_full_queue_and_a_lost_lock() {
     // Whether it took effect is unknown, so it says so and is not to be repeated.
     assert_eq!(refusal(&lost), (Code::Unknown, Some(-1)));
     assert!(lost.message().starts_with("lock-lost: "), "{lost}");
-    assert!(shop.backend.is_empty());
+    shop.backend.freed().await;
 }
 
 /// The deadline that a client sends bounds its wait: it is refused by then, not after the route's
 /// own minute.
-#[tokio::test]
-async fn a_deadline_bounds_the_wait() {
-    let shop = shop(|layer| layer.with_wait(Duration::from_secs(60))).await;
+async fn a_deadline_bounds_the_wait(on: On) {
+    let shop = shop(on, |layer| layer.with_wait(Duration::from_secs(60))).await;
     let key = LockKey::new("order", 7);
     let held = shop.locks.acquire(key, &Default::default()).await.unwrap();
     let began = Instant::now();
@@ -279,14 +287,13 @@ async fn a_deadline_bounds_the_wait() {
         "{waited:?}"
     );
     held.release().await.unwrap();
-    assert!(shop.backend.is_empty());
+    shop.backend.freed().await;
 }
 
 /// A stream keeps its lock until its last message and status; one whose lock is lost ends with an
 /// error, never as if it were complete.
-#[tokio::test]
-async fn a_stream_keeps_its_lock() {
-    let shop = shop(|layer| layer).await;
+async fn a_stream_keeps_its_lock(on: On) {
+    let shop = shop(on, |layer| layer).await;
     for lost in [false, true] {
         let (feed, source) = mpsc::unbounded_channel();
         shop.feeds.send(Feed(source)).ok().unwrap();

@@ -1,5 +1,7 @@
 //! Keys from hostile or careless clients: nothing collides, nothing leaks from one tenant to
 //! another, and nobody locks before they are known.
+//!
+//! What never gets as far as a backend is tested on one alone, which counts that.
 
 use axum::{
     Extension, Router,
@@ -15,7 +17,18 @@ use tower_lock::{
     key::{self, HeaderKey, KeyRejection, PathKey},
 };
 
-use crate::flaky::{Gate, call, flaky, memory, order, outcome, post_to, start, until_waiting};
+use crate::{
+    backends::{On, on_each_backend},
+    flaky::{Gate, call, flaky, order, outcome, post_to, start, until_waiting},
+};
+
+on_each_backend!(
+    header_values_that_only_look_dangerous,
+    path_values,
+    tenants_by_extractors,
+    tenants_by_closure,
+    one_value_on_several_routes,
+);
 
 fn by_header(locks: &LockManager, gate: &Gate) -> Router {
     let gate = gate.clone();
@@ -71,9 +84,8 @@ async fn header_values_that_are_no_key() {
 }
 
 /// Header values that look like a backend's syntax are keys like any other, each its own.
-#[tokio::test]
-async fn header_values_that_only_look_dangerous() {
-    let (backend, locks) = memory();
+async fn header_values_that_only_look_dangerous(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let app = by_header(&locks, &gate);
     let long = [b'x'; 255];
@@ -107,14 +119,13 @@ async fn header_values_that_only_look_dangerous() {
     for task in tasks {
         assert_eq!(task.await.unwrap().status(), 200);
     }
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Path values: whatever a client encodes, two different values are two keys and two spellings of
 /// one value are one key.
-#[tokio::test]
-async fn path_values() {
-    let (backend, locks) = memory();
+async fn path_values(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let app = gate.orders(order(&locks).with_wait(Wait::Fail));
     let long = "x".repeat(8192);
@@ -159,7 +170,7 @@ async fn path_values() {
     for task in tasks {
         assert_eq!(task.await.unwrap().status(), 200);
     }
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Whose request it is; a request without one is answered with 401.
@@ -178,8 +189,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Tenant {
     }
 }
 
-async fn tenants_do_not_meet(layer: impl Fn(&LockManager) -> LockLayer) {
-    let (backend, locks) = memory();
+async fn tenants_do_not_meet(on: On, layer: impl Fn(&LockManager) -> LockLayer) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let app = gate.orders(layer(&locks));
     let of = |tenant: &str| {
@@ -203,13 +214,12 @@ async fn tenants_do_not_meet(layer: impl Fn(&LockManager) -> LockLayer) {
         assert_eq!(task.await.unwrap().status(), 200);
     }
     assert_eq!(gate.inside.visits(), 3);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// Two tenants, the same order number: a key scoped by an extractor keeps them apart.
-#[tokio::test]
-async fn tenants_by_extractors() {
-    tenants_do_not_meet(|locks| {
+async fn tenants_by_extractors(on: On) {
+    tenants_do_not_meet(on, |locks| {
         LockLayer::new(
             locks,
             key::from_extractors(|Tenant(tenant): Tenant, Path(id): Path<u64>| {
@@ -221,9 +231,8 @@ async fn tenants_by_extractors() {
 }
 
 /// The same by a closure over the head.
-#[tokio::test]
-async fn tenants_by_closure() {
-    tenants_do_not_meet(|locks| {
+async fn tenants_by_closure(on: On) {
+    tenants_do_not_meet(on, |locks| {
         LockLayer::new(
             locks,
             key::from_fn(|parts: &Parts| {
@@ -242,9 +251,8 @@ async fn tenants_by_closure() {
 
 /// The same value in two namespaces is two keys; in one namespace it is one key, whatever the
 /// route is.
-#[tokio::test]
-async fn one_value_on_several_routes() {
-    let (backend, locks) = memory();
+async fn one_value_on_several_routes(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let route = |namespace: &str| {
         let gate = gate.clone();
@@ -265,7 +273,7 @@ async fn one_value_on_several_routes() {
     gate.let_out(2);
     assert_eq!(pay.await.unwrap().status(), 200);
     assert_eq!(send.await.unwrap().status(), 200);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// With authentication outside of the layer, a flood of strangers costs no key and no call of

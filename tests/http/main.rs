@@ -1,6 +1,7 @@
 //! The request path over HTTP.
 #![cfg(feature = "axum")]
 
+mod backends;
 mod basics;
 mod blocked;
 mod bodies;
@@ -25,6 +26,11 @@ mod outages;
 mod placement;
 mod prefer;
 mod readiness;
+#[cfg(feature = "redis")]
+mod redis_place;
+#[cfg(feature = "redis")]
+#[path = "../servers/mod.rs"]
+mod servers;
 mod settings;
 mod shutdown;
 mod support;

@@ -1,5 +1,8 @@
 //! What a route can choose: shared or exclusive, several keys, a confirmed release, and how a
 //! refusal looks.
+//!
+//! What a slow or failing release does is tested on a memory backend behind a wire that can be
+//! made so; a confirmed release on every backend, in `bodies`.
 
 use std::time::Duration;
 
@@ -16,12 +19,19 @@ use tower_lock::{
 };
 
 use crate::{
-    flaky::{
-        Fault, Gate, Wire, call, flaky, memory, order, outcome, post_to, start, until,
-        until_waiting,
-    },
+    backends::{On, on_each_backend},
+    flaky::{Fault, Gate, Wire, call, flaky, order, outcome, post_to, start, until, until_waiting},
     support::text,
 };
+
+on_each_backend!(
+    shared_by_method,
+    shared_by_closure,
+    several_keys_in_one_layer,
+    refusals_in_the_applications_words(paused),
+    the_status_of_a_contended_key(paused),
+    detached_and_told(paused),
+);
 
 fn request(method: &Method) -> Request<Body> {
     let request = Request::builder().method(method).uri("/orders/7");
@@ -31,11 +41,12 @@ fn request(method: &Method) -> Request<Body> {
 /// Readers and writers of one key: readers together, a writer alone, and nobody overtakes, so a
 /// stream of readers starves no writer.
 async fn readers_and_writers(
+    on: On,
     layer: impl Fn(&LockManager) -> LockLayer,
     read: Method,
     write: Method,
 ) {
-    let (backend, locks) = memory();
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let handler = {
         let gate = gate.clone();
@@ -76,31 +87,28 @@ async fn readers_and_writers(
     for reader in late {
         assert_eq!(text(reader.await.unwrap()).await, "Shared");
     }
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
-#[tokio::test]
-async fn shared_by_method() {
+async fn shared_by_method(on: On) {
     let layer = |locks: &LockManager| order(locks).with_shared_methods([Method::GET]);
-    readers_and_writers(layer, Method::GET, Method::POST).await;
+    readers_and_writers(on, layer, Method::GET, Method::POST).await;
 }
 
-#[tokio::test]
-async fn shared_by_closure() {
+async fn shared_by_closure(on: On) {
     let layer = |locks: &LockManager| {
         order(locks).with_mode_fn(|parts: &Parts| match parts.method {
             Method::PATCH => Mode::Shared,
             _ => Mode::Exclusive,
         })
     };
-    readers_and_writers(layer, Method::PATCH, Method::PUT).await;
+    readers_and_writers(on, layer, Method::PATCH, Method::PUT).await;
 }
 
 /// A closure over the head names several keys: the handler sees all of them in canonical order,
 /// with a token each, and *the* token is no longer one.
-#[tokio::test]
-async fn several_keys_in_one_layer() {
-    let (backend, locks) = memory();
+async fn several_keys_in_one_layer(on: On) {
+    let (backend, locks) = on.rig().await;
     let layer = || {
         LockLayer::new(
             &locks,
@@ -130,7 +138,7 @@ async fn several_keys_in_one_layer() {
         );
     assert_eq!(call(&app, post_to("/transfer")).await.status(), 200);
     assert_eq!(call(&app, post_to("/ambiguous")).await.status(), 500);
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// `HeadConfirmed`: the answer waits for the backend to confirm the release; `Head` does not.
@@ -147,10 +155,10 @@ async fn a_confirmed_release() {
         let began = tokio::time::Instant::now();
         let response = call(&app, post_to("/orders/7/pay")).await;
         assert_eq!(response.status(), 200);
-        assert_eq!(backend.memory.is_empty(), confirmed, "{release_on:?}");
+        assert_eq!(backend.below.is_empty(), confirmed, "{release_on:?}");
         assert_eq!(began.elapsed() >= slow, confirmed, "{release_on:?}");
         tokio::time::sleep(slow * 2).await;
-        assert!(backend.memory.is_empty());
+        assert!(backend.below.is_empty());
         assert_eq!(Wire::count(&backend.wire.releases), 1, "{release_on:?}");
     }
 }
@@ -170,14 +178,13 @@ async fn a_release_that_cannot_be_confirmed() {
     );
     backend.wire.up();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(backend.memory.is_empty(), "the reaper released it");
+    assert!(backend.below.is_empty(), "the reaper released it");
 }
 
 /// `on_refuse` writes the whole answer, knows what happened, and cannot lose the refusal; a lost
 /// lock is a refusal too.
-#[tokio::test(start_paused = true)]
-async fn refusals_in_the_applications_words() {
-    let (backend, locks) = memory();
+async fn refusals_in_the_applications_words(on: On) {
+    let (backend, locks) = on.rig().await;
     let gate = Gate::shut();
     let layer = order(&locks)
         .with_wait(Wait::Fail)
@@ -206,14 +213,13 @@ async fn refusals_in_the_applications_words() {
     let lost = first.await.unwrap();
     assert_eq!(outcome(&lost), (420, "lock-lost"));
     assert_eq!(text(lost).await, "POST /orders/7/pay lock-lost");
-    assert!(backend.is_empty());
+    backend.freed().await;
 }
 
 /// The status of contention is the route's to choose; that of everything else is not.
-#[tokio::test(start_paused = true)]
-async fn the_status_of_a_contended_key() {
+async fn the_status_of_a_contended_key(on: On) {
     for status in [409, 423, 429, 503] {
-        let (_, locks) = memory();
+        let (_, locks) = on.rig().await;
         let gate = Gate::shut();
         let status_code = StatusCode::from_u16(status).unwrap();
         let layer = order(&locks)
@@ -242,9 +248,8 @@ async fn the_status_of_a_contended_key() {
 
 /// Detached and told by `Signal`: the handler finishes its own way after its caller has gone and
 /// the lock as well.
-#[tokio::test(start_paused = true)]
-async fn detached_and_told() {
-    let (backend, locks) = memory();
+async fn detached_and_told(on: On) {
+    let (backend, locks) = on.rig().await;
     let (done, mut undone) = tokio::sync::mpsc::unbounded_channel();
     let app = Router::new().route(
         "/orders/{id}/pay",
@@ -274,5 +279,5 @@ async fn detached_and_told() {
         tower_lock::Loss::ForceReleased
     );
     until("its end was noticed", || locks.inspect().held.is_empty()).await;
-    assert!(backend.is_empty());
+    backend.freed().await;
 }

@@ -3,12 +3,19 @@
 use std::time::Duration;
 
 use axum::{Router, routing::post};
-use tower_lock::{LockKey, LockManager, MemoryBackend, Wait, key::PathKey};
+use tower_lock::{LockKey, LockManager, Wait, key::PathKey};
 
 use crate::{
-    flaky::{Gate, call, memory, outcome, post_to, start, until_waiting},
+    backends::{On, on_each_backend},
+    flaky::{Gate, call, outcome, post_to, start, until_waiting},
     logs::{Logs, SpanSeen},
 };
+
+on_each_backend!(
+    one_span_for_each_lock(paused),
+    nobody_listens(paused),
+    debug_output_holds_no_key,
+);
 
 /// A value that must not turn up anywhere.
 const SECRET: &str = "customer-4711";
@@ -28,12 +35,25 @@ fn path() -> String {
     format!("/orders/{SECRET}/pay")
 }
 
+/// What passes for a second: less of it where it has to be waited for.
+fn second(on: On) -> Duration {
+    Duration::from_millis(if on.is_here() { 1000 } else { 200 })
+}
+
+/// Whether this many milliseconds, or these seconds in milliseconds, were taken: exactly by a
+/// paused clock, and no less by the real one.
+fn took(on: On, millis: f64, seconds: u32) -> bool {
+    let expected = (second(on) * seconds).as_millis() as f64;
+    let late = if on.is_here() { 0.0 } else { 5000.0 };
+    (expected..=expected + late).contains(&millis.round())
+}
+
 /// One request that holds for 2 s, one that waits for 1 s of it and is served, one that is refused
 /// because there is no room to wait, and one that loses its lock after 3 s.
-async fn traffic(locks: &LockManager, namespace: &str) {
+async fn traffic(on: On, locks: &LockManager, namespace: &str) {
     let gate = Gate::shut();
     let app = app(locks, namespace, &gate);
-    let second = Duration::from_secs(1);
+    let second = second(on);
     let first = start(&app, post_to(&path()));
     gate.until_inside(1).await;
     tokio::time::sleep(second).await;
@@ -57,33 +77,30 @@ fn millis(span: &SpanSeen, field: &str) -> Option<f64> {
     Some(span.fields.get(field)?.parse().expect("a number"))
 }
 
-#[tokio::test(start_paused = true)]
-async fn one_span_for_each_lock() {
+async fn one_span_for_each_lock(on: On) {
     let logs = Logs::capture();
-    let (_, locks) = memory();
-    traffic(&locks, "spans").await;
+    let (_, locks) = on.rig().await;
+    traffic(on, &locks, "spans").await;
     let mut spans: Vec<_> = logs
         .spans("lock")
         .into_iter()
         .filter(|span| span.fields["lock.namespace"] == "spans")
         .collect();
     spans.sort_by_key(|span| span.fields.get("lock.outcome").cloned());
-    let seen: Vec<_> = spans
-        .iter()
-        .map(|span| {
-            (
-                span.fields["lock.outcome"].as_str(),
-                millis(span, "lock.wait_ms").map(f64::round),
-                millis(span, "lock.hold_ms").map(f64::round),
-            )
-        })
-        .collect();
     let expected = [
-        ("force_released", Some(1000.0), Some(3000.0)),
-        ("released", Some(0.0), Some(2000.0)),
-        ("too_many_waiters", Some(0.0), None),
+        ("force_released", 1, Some(3)),
+        ("released", 0, Some(2)),
+        ("too_many_waiters", 0, None),
     ];
-    assert_eq!(seen, expected);
+    assert_eq!(spans.len(), expected.len(), "{spans:?}");
+    for (span, (outcome, wait, hold)) in spans.iter().zip(expected) {
+        assert_eq!(span.fields["lock.outcome"], outcome);
+        let waited = millis(span, "lock.wait_ms").expect("always");
+        assert!(took(on, waited, wait), "{span:?}");
+        let held = millis(span, "lock.hold_ms");
+        assert_eq!(held.is_some(), hold.is_some(), "{span:?}");
+        assert!(held.is_none_or(|held| took(on, held, hold.expect("both"))));
+    }
     let all = format!("{logs:?}");
     assert!(
         all.contains("lock lost") || all.contains("because its lock was lost"),
@@ -93,19 +110,14 @@ async fn one_span_for_each_lock() {
 }
 
 /// With nobody listening there is no span to pay for, and nothing else changes.
-#[tokio::test(start_paused = true)]
-async fn nobody_listens() {
-    let (_, locks) = memory();
-    traffic(&locks, "silence").await;
+async fn nobody_listens(on: On) {
+    let (_, locks) = on.rig().await;
+    traffic(on, &locks, "silence").await;
 }
 
 /// What may be printed of the types that hold a key: the namespace, not the value.
-#[tokio::test]
-async fn debug_output_holds_no_key() {
-    let backend = MemoryBackend::new();
-    let locks = LockManager::builder(backend.clone())
-        .renew_on_current_runtime()
-        .build();
+async fn debug_output_holds_no_key(on: On) {
+    let (backend, locks) = on.rig().await;
     let key = LockKey::new("debug", SECRET);
     let policy = tower_lock::LockPolicy::new().with_wait(Wait::Fail);
     let guard = locks.acquire(key.clone(), &policy).await.unwrap();
@@ -136,7 +148,10 @@ mod metrics_seen {
         Recorder, SharedString, Unit,
     };
 
-    use super::{SECRET, memory, traffic};
+    use super::{SECRET, took, traffic};
+    use crate::backends::{On, on_each_backend};
+
+    on_each_backend!(metrics_by_namespace_and_route(paused));
 
     /// All values that one metric with its labels was given, in order; a gauge's are its states.
     type Seen = Arc<Mutex<BTreeMap<String, Vec<f64>>>>;
@@ -218,12 +233,13 @@ mod metrics_seen {
 
     /// The wait, the hold, who holds and waits, what was refused and lost: each labelled by the
     /// namespace and the route's template.
-    #[tokio::test(start_paused = true)]
-    async fn metrics_by_namespace_and_route() {
+    async fn metrics_by_namespace_and_route(on: On) {
         let tape = Tape::default();
         let _recorder = metrics::set_default_local_recorder(&tape);
-        let (_, locks) = memory();
-        traffic(&locks, "metered").await;
+        let backend = on.backend().await;
+        // The recorder listens on this thread, so all is done here.
+        let locks = backend.builder().renew_on_current_runtime().build();
+        traffic(on, &locks, "metered").await;
         drop(locks);
         let seen = tape.0.lock().unwrap().clone();
         let get = |name: &str, reason: &str| {
@@ -231,13 +247,18 @@ mod metrics_seen {
             let values = seen
                 .get(&key)
                 .unwrap_or_else(|| panic!("no {key} in {seen:#?}"));
-            values
-                .iter()
-                .map(|v| (v * 10.0).round() / 10.0)
-                .collect::<Vec<_>>()
+            values.clone()
         };
-        assert_eq!(get("tower_lock_wait_seconds", ""), [0.0, 1.0]);
-        assert_eq!(get("tower_lock_hold_seconds", ""), [2.0, 3.0]);
+        for (name, expected) in [
+            ("tower_lock_wait_seconds", [0, 1]),
+            ("tower_lock_hold_seconds", [2, 3]),
+        ] {
+            let seen = get(name, "");
+            assert_eq!(seen.len(), 2, "{name}: {seen:?}");
+            for (seen, expected) in seen.iter().zip(expected) {
+                assert!(took(on, seen * 1000.0, expected), "{name}: {seen}");
+            }
+        }
         let held = get("tower_lock_held", "");
         assert_eq!(held.iter().copied().fold(0.0, f64::max), 1.0, "{held:?}");
         assert_eq!(held.last(), Some(&0.0), "{held:?}");

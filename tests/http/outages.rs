@@ -62,14 +62,14 @@ async fn a_hung_backend() {
     assert_eq!(text(call(&app, post_to("/open/7")).await).await, "false");
     assert!(began.elapsed() <= WAIT + TIMEOUT * 11 / 10);
     assert_eq!(waiting(&locks), 0, "no waiter is left behind");
-    assert!(backend.memory.is_empty());
+    assert!(backend.below.is_empty());
 
     // Slow is not hung.
     *backend.wire.acquire.lock().unwrap() = Fault::Slow(TIMEOUT / 2);
     assert_eq!(text(call(&app, post_to("/try/7")).await).await, "true");
     *backend.wire.acquire.lock().unwrap() = Fault::LateReply(TIMEOUT / 2);
     assert_eq!(text(call(&app, post_to("/try/7")).await).await, "true");
-    until("all is released", || backend.memory.is_empty()).await;
+    until("all is released", || backend.below.is_empty()).await;
 }
 
 /// A reply that comes after the timeout holds nothing: the grant goes back.
@@ -82,14 +82,14 @@ async fn a_grant_whose_reply_is_too_late() {
     let response = call(&app, post_to("/orders/7/pay")).await;
     assert_eq!(outcome(&response), (503, "backend-unavailable"));
     tokio::time::sleep(TIMEOUT * 4).await;
-    assert!(backend.memory.is_empty());
+    assert!(backend.below.is_empty());
     assert_eq!(gate.inside.visits(), 0);
     // Later than the lease itself: worth nothing to the waiter, who is told that it timed out.
     let layer = order(&locks).with_wait(WAIT).with_ttl(TIMEOUT / 2);
     *backend.wire.acquire.lock().unwrap() = Fault::LateReply(TIMEOUT * 3 / 4);
     let response = call(&gate.orders(layer), post_to("/orders/7/pay")).await;
     assert_eq!(outcome(&response), (409, "lock-timeout"));
-    until("all is given back", || backend.memory.is_empty()).await;
+    until("all is given back", || backend.below.is_empty()).await;
     assert_eq!(gate.inside.visits(), 0);
 }
 
@@ -113,7 +113,7 @@ async fn failing_open_does_not_share_a_held_key() {
     gate.let_out(2);
     assert_eq!(first.await.unwrap().status(), 200);
     assert_eq!(third.await.unwrap().status(), 200);
-    until("all is released", || backend.memory.is_empty()).await;
+    until("all is released", || backend.below.is_empty()).await;
 }
 
 /// Every kind of answer that a backend can give, as the manager and as the client see it. What the
@@ -183,11 +183,11 @@ async fn a_failed_release_is_repeated() {
         "the handler's answer stands"
     );
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(backend.memory.len(), 1);
+    assert_eq!(backend.below.len(), 1);
     assert!(Wire::count(&backend.wire.releases) > 2);
     backend.wire.up();
     let began = Instant::now();
-    while !backend.memory.is_empty() {
+    while !backend.below.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(
             began.elapsed() < Duration::from_secs(3),

@@ -21,12 +21,26 @@ use tower::{
     service_fn,
 };
 use tower_lock::{
-    LockKey, LockLayer, LockManager, LockPolicy, MemoryBackend, OnDisconnect,
+    LockKey, LockLayer, LockManager, LockPolicy, OnDisconnect,
     key::{body_from_fn, from_fn},
 };
 use tower_test::mock;
 
-use crate::support::{HOUR, Stage, soon, until};
+use crate::{
+    backends::{Backend, On, on_each_backend},
+    support::{HOUR, Stage, soon, until},
+};
+
+on_each_backend!(
+    a_service_that_is_not_ready_is_not_called,
+    leaving_while_the_service_is_not_ready_frees_the_lock,
+    a_service_that_fails_to_become_ready_frees_the_lock,
+    requests_without_a_lock_are_not_called_unready_either,
+    each_call_follows_one_ready_of_its_own,
+    a_request_that_waits_occupies_no_slot_inside,
+    a_buffer_inside_is_made_ready_for_each_request,
+    a_lock_lost_before_the_service_is_ready_is_not_used,
+);
 
 type Body = Full<Bytes>;
 
@@ -37,15 +51,15 @@ fn request(path: &str) -> Request<Body> {
 }
 
 struct World {
-    backend: MemoryBackend,
+    backend: Backend,
     locks: LockManager,
 }
 
 impl World {
-    fn new() -> Self {
-        let backend = MemoryBackend::new();
+    async fn new(on: On) -> Self {
+        let backend = on.backend().await;
         Self {
-            locks: LockManager::new(backend.clone()),
+            locks: backend.manager(),
             backend,
         }
     }
@@ -65,10 +79,9 @@ impl World {
     }
 }
 
-#[tokio::test]
-async fn a_service_that_is_not_ready_is_not_called() {
+async fn a_service_that_is_not_ready_is_not_called(on: On) {
     for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
-        let world = World::new();
+        let world = World::new(on).await;
         let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
         handle.allow(0);
         let mut service = world
@@ -93,10 +106,9 @@ async fn a_service_that_is_not_ready_is_not_called() {
     }
 }
 
-#[tokio::test]
-async fn leaving_while_the_service_is_not_ready_frees_the_lock() {
+async fn leaving_while_the_service_is_not_ready_frees_the_lock(on: On) {
     for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
-        let world = World::new();
+        let world = World::new(on).await;
         let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
         handle.allow(0);
         let mut service = world
@@ -114,9 +126,8 @@ async fn leaving_while_the_service_is_not_ready_frees_the_lock() {
     }
 }
 
-#[tokio::test]
-async fn a_service_that_fails_to_become_ready_frees_the_lock() {
-    let world = World::new();
+async fn a_service_that_fails_to_become_ready_frees_the_lock(on: On) {
+    let world = World::new(on).await;
     let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
     handle.allow(0);
     let mut service = world.layer().layer(service);
@@ -128,9 +139,8 @@ async fn a_service_that_fails_to_become_ready_frees_the_lock() {
     world.free().await;
 }
 
-#[tokio::test]
-async fn requests_without_a_lock_are_not_called_unready_either() {
-    let world = World::new();
+async fn requests_without_a_lock_are_not_called_unready_either(on: On) {
+    let world = World::new(on).await;
     let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
     let mut service = world.layer().layer(service);
     let get = Request::get("/a").body(Body::default()).expect("a request");
@@ -184,9 +194,8 @@ impl<B> Service<Request<B>> for Strict {
     }
 }
 
-#[tokio::test]
-async fn each_call_follows_one_ready_of_its_own() {
-    let world = World::new();
+async fn each_call_follows_one_ready_of_its_own(on: On) {
+    let world = World::new(on).await;
     let strict = || Strict {
         ready: false,
         readied: Arc::default(),
@@ -233,9 +242,8 @@ async fn each_call_follows_one_ready_of_its_own() {
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_request_that_waits_occupies_no_slot_inside() {
-    let world = World::new();
+async fn a_request_that_waits_occupies_no_slot_inside(on: On) {
+    let world = World::new(on).await;
     let stage = Stage::new();
     let handler = {
         let stage = stage.clone();
@@ -282,9 +290,8 @@ async fn a_request_that_waits_occupies_no_slot_inside() {
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_buffer_inside_is_made_ready_for_each_request() {
-    let world = World::new();
+async fn a_buffer_inside_is_made_ready_for_each_request(on: On) {
+    let world = World::new(on).await;
     let service = ServiceBuilder::new()
         .layer(world.layer())
         .layer(BufferLayer::new(1))
@@ -306,9 +313,8 @@ async fn a_buffer_inside_is_made_ready_for_each_request() {
     world.free().await;
 }
 
-#[tokio::test]
-async fn a_lock_lost_before_the_service_is_ready_is_not_used() {
-    let world = World::new();
+async fn a_lock_lost_before_the_service_is_ready_is_not_used(on: On) {
+    let world = World::new(on).await;
     let (service, mut handle) = mock::pair::<Request<Body>, Response<Body>>();
     handle.allow(0);
     let mut service = world

@@ -1,5 +1,6 @@
 //! Shutdown lets go of everything: waiters are refused at once, holders get the grace, and no key
-//! is left, whoever holds it and whatever becomes of the application's runtime.
+//! is left, whoever holds it and whatever becomes of the application's runtime. One whose backend
+//! is away at the end is tested on a wire that can hang at a chosen moment.
 
 use std::time::Duration;
 
@@ -9,17 +10,29 @@ use tower_lock::{
     HeldLock, LockGuard, LockKey, LockManager, LockPolicy, Loss, OnDisconnect, OnLost, Wait,
 };
 
-use crate::flaky::{
-    Fault, Flaky, Gate, call, flaky, order, outcome, post_to, start, until, until_waiting,
+use crate::{
+    backends::{On, on_each_backend},
+    flaky::{
+        Fault, Flaky, Gate, call, flaky_on, order, outcome, post_to, start, until, until_waiting,
+    },
 };
 
-const GRACE: Duration = Duration::from_secs(10);
+on_each_backend!(
+    waiters_are_refused_and_holders_finish(paused),
+    whoever_outstays_the_grace_lets_go(paused),
+    a_runtime_that_is_dropped_with_guards_alive(blocking),
+);
+
+/// By a paused clock, or one that takes its time.
+fn grace(on: On) -> Duration {
+    Duration::from_secs(if on.is_here() { 10 } else { 2 })
+}
 
 /// Waiters and newcomers get a 503 `draining` at once; a holder that ends within the grace answers
 /// as if nothing were.
-#[tokio::test(start_paused = true)]
-async fn waiters_are_refused_and_holders_finish() {
-    let (backend, locks) = flaky();
+async fn waiters_are_refused_and_holders_finish(on: On) {
+    let grace = grace(on);
+    let (backend, locks) = flaky_on(on).await;
     let gate = Gate::shut();
     let app = gate.orders(order(&locks).with_wait(Wait::Forever));
     let holder = start(&app, post_to("/orders/7/pay"));
@@ -32,19 +45,24 @@ async fn waiters_are_refused_and_holders_finish() {
     let began = Instant::now();
     let shutdown = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.shutdown(GRACE).await }
+        async move { locks.shutdown(grace).await }
     });
     for waiter in waiters {
         let response = waiter.await.unwrap();
         assert_eq!(outcome(&response), (503, "draining"));
         assert!(response.headers().contains_key("retry-after"));
     }
-    assert_eq!(began.elapsed(), Duration::ZERO, "now, not after the grace");
+    let now = if on.is_here() {
+        Duration::ZERO
+    } else {
+        grace / 2
+    };
+    assert!(began.elapsed() <= now, "now, not after the grace");
     let newcomer = call(&app, post_to("/orders/8/pay")).await;
     assert_eq!(outcome(&newcomer), (503, "draining"));
     assert!(!shutdown.is_finished() && !holder.is_finished());
 
-    tokio::time::sleep(GRACE / 2).await;
+    tokio::time::sleep(grace / 4).await;
     gate.let_out(1);
     assert_eq!(holder.await.unwrap().status(), 200);
     let report = shutdown.await.unwrap();
@@ -53,17 +71,17 @@ async fn waiters_are_refused_and_holders_finish() {
         (1, 0, 0)
     );
     assert!(report.confirmed);
-    assert!(began.elapsed() < GRACE, "it does not sit the grace out");
-    assert!(backend.memory.is_empty());
-    let again = locks.shutdown(GRACE).await;
+    assert!(began.elapsed() < grace, "it does not sit the grace out");
+    assert!(backend.below.is_empty(), "it was confirmed");
+    let again = locks.shutdown(grace).await;
     assert_eq!((again.finished, again.interrupted, again.forced), (0, 0, 0));
 }
 
 /// Holders that outstay the grace: a handler is aborted, a detached one too, the owner of a taken
 /// guard is told, and one who ignores it loses the lock all the same. No key is left.
-#[tokio::test(start_paused = true)]
-async fn whoever_outstays_the_grace_lets_go() {
-    let (backend, locks) = flaky();
+async fn whoever_outstays_the_grace_lets_go(on: On) {
+    let grace = grace(on);
+    let (backend, locks) = flaky_on(on).await;
     let gate = Gate::shut();
     let (guards, mut taken) = mpsc::unbounded_channel::<LockGuard>();
     let take = move |held: HeldLock| async move {
@@ -108,8 +126,8 @@ async fn whoever_outstays_the_grace_lets_go() {
     );
 
     let began = Instant::now();
-    let report = locks.shutdown(GRACE).await;
-    assert!(began.elapsed() >= GRACE && began.elapsed() < GRACE + Duration::from_secs(3));
+    let report = locks.shutdown(grace).await;
+    assert!(began.elapsed() >= grace && began.elapsed() < grace + Duration::from_secs(3));
     assert_eq!(
         (report.finished, report.interrupted, report.forced),
         (0, 3, 1)
@@ -119,7 +137,7 @@ async fn whoever_outstays_the_grace_lets_go() {
     assert_eq!(told.await.unwrap(), Loss::Shutdown);
     assert!(!ignores.is_held());
     assert_eq!(gate.inside.now(), 0, "both handlers are dropped");
-    assert!(backend.memory.is_empty());
+    assert!(backend.below.is_empty());
     drop(ignores);
     assert!(locks.inspect().held.is_empty());
 }
@@ -157,10 +175,13 @@ async fn a_shutdown_is_bounded() {
 
 /// The application's runtime is dropped with everything alive: handlers, a detached one, guards in
 /// tasks. Their releases run on the lock runtime, so the keys are free soon all the same.
-#[test]
-fn a_runtime_that_is_dropped_with_guards_alive() {
-    let backend = Flaky::default();
-    // Not `flaky()`: this manager lives on the lock runtime.
+fn a_runtime_that_is_dropped_with_guards_alive(on: On) {
+    let other = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let backend = Flaky::over(other.block_on(on.backend()));
+    // Not `flaky_on()`: this manager lives on the lock runtime.
     let locks = LockManager::new(backend.clone());
     *backend.wire.release.lock().unwrap() = Fault::Slow(Duration::from_millis(20));
     let gate = Gate::shut();
@@ -189,19 +210,15 @@ fn a_runtime_that_is_dropped_with_guards_alive() {
         }
         assert_eq!(locks.inspect().held.len(), 20);
     });
-    assert_eq!(backend.memory.len(), 20);
+    assert_eq!(backend.below.len(), 20);
     drop(runtime);
 
-    let other = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
     let report = other.block_on(locks.shutdown(Duration::from_secs(20)));
     assert!(report.confirmed);
     assert_eq!((report.interrupted, report.forced), (0, 0));
     assert!(
-        backend.memory.is_empty(),
+        backend.below.is_empty(),
         "{} keys are left",
-        backend.memory.len()
+        backend.below.len()
     );
 }

@@ -21,9 +21,18 @@ use tower_lock::{
 };
 
 use crate::{
+    backends::{On, on_each_backend},
     counting::CountingBackend,
     support::{HOUR, serve, soon, until},
 };
+
+on_each_backend!(
+    an_upgrade_frees_the_lock_with_its_answer,
+    a_guard_that_was_taken_lasts_as_long_as_the_socket,
+    shutdown_waits_for_sockets_that_hold_a_lock,
+    shutdown_interrupts_sockets_that_watch_their_lock,
+    shutdown_releases_under_sockets_that_do_not_listen,
+);
 
 /// What the handler does with its lock.
 #[derive(Clone, Copy, PartialEq)]
@@ -44,8 +53,8 @@ struct World {
     ended: mpsc::UnboundedReceiver<Option<Loss>>,
 }
 
-async fn world(socket: Socket, ttl: Duration) -> World {
-    let backend = CountingBackend::local();
+async fn world(on: On, socket: Socket, ttl: Duration) -> World {
+    let backend = CountingBackend::on(on).await;
     let locks = LockManager::new(backend.clone());
     let (end, ended) = mpsc::unbounded_channel();
     let handler = get(
@@ -116,9 +125,8 @@ impl World {
     }
 }
 
-#[tokio::test]
-async fn an_upgrade_frees_the_lock_with_its_answer() {
-    let mut world = world(Socket::Leaves, HOUR).await;
+async fn an_upgrade_frees_the_lock_with_its_answer(on: On) {
+    let mut world = world(on, Socket::Leaves, HOUR).await;
     let first = world.connect().await.expect("free");
     until("the lock is free", || world.backend.is_empty()).await;
     let second = world.connect().await.expect("free, the first socket lives");
@@ -129,10 +137,9 @@ async fn an_upgrade_frees_the_lock_with_its_answer() {
     assert_eq!(world.backend.releases(), [1, 1]);
 }
 
-#[tokio::test]
-async fn a_guard_that_was_taken_lasts_as_long_as_the_socket() {
+async fn a_guard_that_was_taken_lasts_as_long_as_the_socket(on: On) {
     let ttl = Duration::from_millis(300);
-    let mut world = world(Socket::Takes, ttl).await;
+    let mut world = world(on, Socket::Takes, ttl).await;
     let socket = world.connect().await.expect("free");
     assert!(world.is_refused().await);
     let held = world.locks.inspect().held;
@@ -152,9 +159,8 @@ async fn a_guard_that_was_taken_lasts_as_long_as_the_socket() {
     world.connect().await.expect("free again");
 }
 
-#[tokio::test]
-async fn shutdown_waits_for_sockets_that_hold_a_lock() {
-    let mut world = world(Socket::Takes, HOUR).await;
+async fn shutdown_waits_for_sockets_that_hold_a_lock(on: On) {
+    let mut world = world(on, Socket::Takes, HOUR).await;
     let socket = world.connect().await.expect("free");
     // A waiter that is refused shows that it has begun.
     let locks = world.locks.clone();
@@ -181,12 +187,11 @@ async fn shutdown_waits_for_sockets_that_hold_a_lock() {
         (1, 0, 0)
     );
     assert!(report.confirmed);
-    assert!(world.backend.is_empty());
+    world.backend.below().freed().await;
 }
 
-#[tokio::test]
-async fn shutdown_interrupts_sockets_that_watch_their_lock() {
-    let mut world = world(Socket::Watches, HOUR).await;
+async fn shutdown_interrupts_sockets_that_watch_their_lock(on: On) {
+    let mut world = world(on, Socket::Watches, HOUR).await;
     let _socket = world.connect().await.expect("free");
     let report = world.locks.shutdown(Duration::from_millis(10)).await;
     assert_eq!(
@@ -194,19 +199,18 @@ async fn shutdown_interrupts_sockets_that_watch_their_lock() {
         (0, 1, 0)
     );
     assert_eq!(world.socket_ended().await, Some(Loss::Shutdown));
-    assert!(world.backend.is_empty());
+    world.backend.below().freed().await;
 }
 
-#[tokio::test]
-async fn shutdown_releases_under_sockets_that_do_not_listen() {
-    let world = world(Socket::Takes, HOUR).await;
+async fn shutdown_releases_under_sockets_that_do_not_listen(on: On) {
+    let world = world(on, Socket::Takes, HOUR).await;
     let _socket = world.connect().await.expect("free");
     let report = world.locks.shutdown(Duration::from_millis(10)).await;
     assert_eq!(
         (report.finished, report.interrupted, report.forced),
         (0, 0, 1)
     );
-    assert!(world.backend.is_empty());
+    world.backend.below().freed().await;
     until("it is released once", || world.backend.releases() == [1]).await;
 }
 

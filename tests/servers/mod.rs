@@ -7,19 +7,23 @@
 //! mod servers;
 //! ```
 //!
-//! Everything is ended by its own pid on drop, so nothing of it belongs into a `static`.
+//! Everything is ended by its own pid on drop, so nothing of it belongs into a `static`, except
+//! for what [`RedisServer::shared`] does.
 //! A missing program or client is a failure that says what to run, never a skip.
 
 // Not every binary uses everything, and all of it is shared.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod foreign;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
 pub mod scratch;
+pub mod shared;
 
 pub use self::{
-    certificates::Certificates, process::Process, proxy::TcpProxy, redis::RedisServer, resp::Reply,
+    certificates::Certificates, foreign::ForeignClient, process::Process, proxy::TcpProxy,
+    redis::RedisServer, resp::Reply,
 };

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::Mutex,
 };
@@ -120,6 +120,11 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where it has its socket and its data.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// The path of its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
@@ -235,12 +240,13 @@ impl RedisServer {
         self.command(&["CONFIG", "RESETSTAT"]);
     }
 
-    /// Every key with this prefix but what may stay: token counters (`<prefix>token:<n>`) and
-    /// tombstones (`{..}:u:<owner>`).
+    /// Every key with this prefix, those beside locks (`{<prefix>..}:..`) included, but what may
+    /// stay: token counters (`<prefix>token:<n>`) and tombstones (`{..}:u:<owner>`).
     pub fn keys_left(&self, prefix: &str) -> Vec<String> {
         let counters = format!("{prefix}token:");
-        let mut keys = self.command(&["KEYS", &format!("{prefix}*")]).texts();
-        keys.retain(|key| !key.starts_with(&counters) && !key.contains("}:u:"));
+        let ours = |key: &str| key.strip_prefix('{').unwrap_or(key).starts_with(prefix);
+        let mut keys = self.command(&["KEYS", "*"]).texts();
+        keys.retain(|key| ours(key) && !key.starts_with(&counters) && !key.contains("}:u:"));
         keys
     }
 }

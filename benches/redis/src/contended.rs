@@ -70,7 +70,9 @@ impl Pair {
         let start = now() + 20_000_000;
         for (first, process) in self.processes.iter_mut().enumerate() {
             let tasks = waiters / 2;
-            process.send(&format!("drain hot {tasks} {start} {step} {first} 2 {waiters}"));
+            process.send(&format!(
+                "drain hot {tasks} {start} {step} {first} 2 {waiters}"
+            ));
         }
         let held = self.collect();
         let last = held.last().map_or(0, |(_, grant)| grant.granted);
@@ -100,7 +102,9 @@ impl Pair {
         }
         held.sort_unstable_by_key(|(_, grant)| grant.granted);
         for pair in held.windows(2) {
-            let [(_, one), (_, next)] = pair else { continue };
+            let [(_, one), (_, next)] = pair else {
+                continue;
+            };
             assert!(next.granted >= one.released, "two holders at once");
         }
         held
@@ -175,7 +179,9 @@ impl Round {
         let mut hand_offs = 0;
         let mut latencies = Vec::new();
         for pair in held.windows(2) {
-            let [(one_at, one), (next_at, next)] = pair else { continue };
+            let [(one_at, one), (next_at, next)] = pair else {
+                continue;
+            };
             if !within(next) || (one_at, one.task) == (next_at, next.task) {
                 continue;
             }

@@ -56,7 +56,13 @@ pub(crate) fn batched(effort: Effort, only: &[Candidate]) {
         .collect();
     table(
         "One hot key, 16 waiters in two processes, handed on within a process",
-        &["", "grants/s", "ratio", "hand-off p50, µs", "server CPU per grant, µs"],
+        &[
+            "",
+            "grants/s",
+            "ratio",
+            "hand-off p50, µs",
+            "server CPU per grant, µs",
+        ],
         &rows,
     );
 }
@@ -94,9 +100,16 @@ fn near(effort: Effort, candidates: &[Candidate], waiters: usize) {
     let mut pairs = start(candidates, &server.url());
     contend(effort, &server, &mut pairs, waiters);
     drain(effort, &server, &mut pairs, waiters, 2_000_000);
-    report("hand-off", &pairs, &[("waiters", json!(waiters)), ("added_ms", json!(0))]);
+    report(
+        "hand-off",
+        &pairs,
+        &[("waiters", json!(waiters)), ("added_ms", json!(0))],
+    );
     let base = pairs.iter().find(|p| p.candidate == Candidate::Poll(10));
-    let base = base.or(pairs.first()).expect("a candidate").hand_offs_per_s();
+    let base = base
+        .or(pairs.first())
+        .expect("a candidate")
+        .hand_offs_per_s();
     let rows: Vec<_> = pairs
         .iter()
         .map(|pair| {

@@ -11,7 +11,7 @@ use std::{
 
 use redis::{Script, aio::MultiplexedConnection};
 use tower_lock::{
-    Fairness, Lease, LockBackend, LockGuard, LockKey, LockManager, LockPolicy, Wait, RedisBackend,
+    Fairness, Lease, LockBackend, LockGuard, LockKey, LockManager, LockPolicy, RedisBackend, Wait,
     backend::{AcquireRequest, WaitBound},
 };
 
@@ -74,8 +74,8 @@ impl Ours {
     }
 
     pub(crate) async fn lease(&self, key: &str) -> <RedisBackend as LockBackend>::Lease {
-        let request = AcquireRequest::new(LockKey::new("bench", key), TTL)
-            .with_wait(WaitBound::Forever);
+        let request =
+            AcquireRequest::new(LockKey::new("bench", key), TTL).with_wait(WaitBound::Forever);
         self.0.acquire(&request).await.expect("a grant")
     }
 }
@@ -192,7 +192,12 @@ impl Lock for SetNx {
                 let mut unlock = script.key(key);
                 unlock.arg(&owner).invoke_async(&mut connection).await
             }
-            None => redis::cmd("DEL").arg(key).query_async(&mut connection).await,
+            None => {
+                redis::cmd("DEL")
+                    .arg(key)
+                    .query_async(&mut connection)
+                    .await
+            }
         }
         .expect("an answer");
         assert!(freed, "the key was held");

@@ -1,0 +1,179 @@
+//! The backends that this suite runs on.
+//!
+//! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with the
+//! feature, `redis::its_name`, with a real server. It takes an [`On`] and asks that for its
+//! backends. What stays on one backend says why, at the top of its module or on the test.
+
+use std::{fmt, sync::Arc};
+
+use tower_lock::{
+    LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend, backend::DynLockBackend,
+};
+
+#[cfg(feature = "redis")]
+use crate::redis_place::Place;
+use crate::support::until;
+
+/// Which backend a test runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Memory,
+    #[cfg(feature = "redis")]
+    Redis,
+}
+
+impl On {
+    /// A backend that nobody else uses.
+    pub(crate) async fn backend(self) -> Backend {
+        match self {
+            Self::Memory => Backend::Memory(MemoryBackend::new()),
+            #[cfg(feature = "redis")]
+            Self::Redis => Backend::Redis(Place::new().await),
+        }
+    }
+
+    /// A backend that nobody else uses, and a manager on it. Where time can be paused, the
+    /// manager lives on the test's runtime.
+    pub(crate) async fn rig(self) -> (Backend, LockManager) {
+        let backend = self.backend().await;
+        let locks = match &backend {
+            Backend::Memory(_) => backend.builder().renew_on_current_runtime().build(),
+            #[cfg(feature = "redis")]
+            Backend::Redis(_) => backend.manager(),
+        };
+        (backend, locks)
+    }
+
+    /// Whether the backend is in this process: then all is done when a call returns.
+    pub(crate) fn is_here(self) -> bool {
+        self == Self::Memory
+    }
+}
+
+/// A backend, and what a test sees of it from outside. Clones are the same one.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    Memory(MemoryBackend),
+    #[cfg(feature = "redis")]
+    Redis(Place),
+}
+
+impl Backend {
+    pub(crate) fn builder(&self) -> LockManagerBuilder {
+        match self {
+            Self::Memory(backend) => LockManager::builder(backend.clone()),
+            #[cfg(feature = "redis")]
+            Self::Redis(place) => LockManager::builder(place.backend().clone()),
+        }
+    }
+
+    /// A manager on the lock runtime.
+    pub(crate) fn manager(&self) -> LockManager {
+        self.builder().build()
+    }
+
+    /// The backend for one that wraps it.
+    pub(crate) fn erased(&self) -> Arc<dyn DynLockBackend> {
+        match self {
+            Self::Memory(backend) => Arc::new(backend.clone()),
+            #[cfg(feature = "redis")]
+            Self::Redis(place) => Arc::new(place.backend().clone()),
+        }
+    }
+
+    /// The same locks as another instance of the service has them: with connections of its own.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        match self {
+            Self::Memory(_) => self.clone(),
+            #[cfg(feature = "redis")]
+            Self::Redis(place) => Self::Redis(place.elsewhere().await),
+        }
+    }
+
+    /// How many keys have a holder or a waiter. A look at the server, not at what our side knows.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Memory(backend) => backend.len(),
+            #[cfg(feature = "redis")]
+            Self::Redis(place) => place.locks().len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Nothing is left of any key: at once in this process, soon over a network, where a release
+    /// is sent before the answer and not awaited.
+    #[track_caller]
+    pub(crate) fn freed(&self) -> impl Future<Output = ()> + '_ {
+        match self {
+            Self::Memory(backend) => assert!(backend.is_empty(), "{backend:?}"),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => {}
+        }
+        until("nothing is left", || self.is_empty())
+    }
+
+    /// Takes the key from its holders, as an operator of another instance does. Whether there
+    /// were any.
+    pub(crate) async fn take_away(&self, key: &LockKey) -> bool {
+        match self {
+            Self::Memory(backend) => backend.lose(key, Loss::ForceReleased),
+            #[cfg(feature = "redis")]
+            Self::Redis(place) => place.take_away(key).await,
+        }
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.erased().fmt(f)
+    }
+}
+
+/// Makes a test for each backend of every function that it names.
+///
+/// `name(paused)`: memory under a paused clock. A real server needs the real one.
+/// `name(threads)`: on several threads.
+/// `name(blocking)`: no runtime, and the function is not async.
+macro_rules! on_each_backend {
+    ($($test:ident $(($kind:ident))?),* $(,)?) => {
+        mod memory {
+            $($crate::backends::on_each_backend!(@one Memory $test $($kind)?);)*
+        }
+
+        #[cfg(feature = "redis")]
+        mod redis {
+            $($crate::backends::on_each_backend!(@one Redis $test $($kind)?);)*
+        }
+    };
+    (@one $on:ident $test:ident) => {
+        #[tokio::test]
+        async fn $test() {
+            super::$test($crate::backends::On::$on).await;
+        }
+    };
+    (@one Memory $test:ident paused) => {
+        #[tokio::test(start_paused = true)]
+        async fn $test() {
+            super::$test($crate::backends::On::Memory).await;
+        }
+    };
+    (@one $on:ident $test:ident paused) => {
+        $crate::backends::on_each_backend!(@one $on $test);
+    };
+    (@one $on:ident $test:ident threads) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn $test() {
+            super::$test($crate::backends::On::$on).await;
+        }
+    };
+    (@one $on:ident $test:ident blocking) => {
+        #[test]
+        fn $test() {
+            super::$test($crate::backends::On::$on);
+        }
+    };
+}
+pub(crate) use on_each_backend;

@@ -1,0 +1,28 @@
+//! The server that all tests of a process share.
+
+use std::{process::Command, sync::OnceLock};
+
+use super::{process::Process, redis::RedisServer};
+
+/// Ends the server when its standard input does, which is when our process is gone: however that
+/// ends, and without a drop, which statics do not have.
+const WATCH: &str = r#"read _; kill -9 "$0"; rm -rf "$1""#;
+
+impl RedisServer {
+    /// One for all tests of this process that need a server and do it no harm, each with a prefix
+    /// of its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(RedisServer, Process)> = OnceLock::new();
+        let (server, _watch) = SHARED.get_or_init(|| {
+            let server = Self::start();
+            let mut watch = Command::new("sh");
+            watch
+                .args(["-c", WATCH])
+                .arg(server.info("process_id"))
+                .arg(server.directory());
+            let watch = Process::spawn(&mut watch, "it is part of every system");
+            (server, watch)
+        });
+        server
+    }
+}
