@@ -213,11 +213,14 @@ impl<'a> Attempt<'a> {
             })
             .await?;
         self.open = false;
-        match answer::list(&answer)? {
-            [Value::Int(1), token] => {
+        let answer = match &answer {
+            Value::Array(items) => items.as_slice(),
+            token => {
                 let token = answer::int(token)?;
-                Ok(Step::Granted(self.granted(token, sent)?))
+                return Ok(Step::Granted(self.granted(token, sent)?));
             }
+        };
+        match answer {
             [Value::Int(0), ms, ticket, foreign, head] => {
                 self.ticket = answer::string(ticket)?.to_owned();
                 Ok(Step::Wait(Outlook {
