@@ -4,7 +4,7 @@
 //! all candidates take turns, and what counts is the ratio within one run.
 
 // Each bench uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub(crate) mod services;
 mod table;

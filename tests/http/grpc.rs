@@ -21,9 +21,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 use tower::service_fn;
-use tower_lock::{
-    HeldLock, LockKey, LockLayer, LockManager, ReleaseOn, Wait, key::HeaderKey,
-};
+use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, ReleaseOn, Wait, key::HeaderKey};
 
 use crate::{
     backends::{Backend, On, on_each_backend},
@@ -243,7 +241,10 @@ async fn refusals_that_a_client_understands(on: On) {
 }
 
 async fn a_full_queue_and_a_lost_lock(on: On) {
-    let shop = shop(on, |layer| layer.with_wait(Wait::Forever).with_max_waiters(1)).await;
+    let shop = shop(on, |layer| {
+        layer.with_wait(Wait::Forever).with_max_waiters(1)
+    })
+    .await;
     let key = LockKey::new("order", 7);
     let calls = async { tokio::join!(shop.pay(about("7")), shop.pay(about("7"))) };
     let test = async {

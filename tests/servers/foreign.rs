@@ -83,10 +83,13 @@ fn script(name: &str) -> PathBuf {
 
 /// What `scripts/test` puts beside the builds.
 fn installed(name: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("<target>/tmp");
-    let path = target.join("clients").join(name);
+    let this = std::env::current_exe().expect("this program has a path");
+    // Tests are in <target>/<profile>/deps, programs one above.
+    let path = this
+        .ancestors()
+        .map(|above| above.join("clients").join(name))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| Path::new("<target>/clients").join(name));
     assert!(path.exists(), "{} is missing: {REMEDY}", path.display());
     path
 }

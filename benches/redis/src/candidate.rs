@@ -1,11 +1,6 @@
 //! Who contends, and how a process of each is started.
 
-use std::{
-    fmt,
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{fmt, path::Path, process::Command, time::Duration};
 
 use tower_lock::Fairness;
 

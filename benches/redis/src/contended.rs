@@ -70,7 +70,9 @@ impl Pair {
         let start = now() + 20_000_000;
         for (first, process) in self.processes.iter_mut().enumerate() {
             let tasks = waiters / 2;
-            process.send(&format!("drain hot {tasks} {start} {step} {first} 2 {waiters}"));
+            process.send(&format!(
+                "drain hot {tasks} {start} {step} {first} 2 {waiters}"
+            ));
         }
         let held = self.collect();
         let last = held.last().map_or(0, |(_, grant)| grant.granted);
@@ -100,7 +102,9 @@ impl Pair {
         }
         held.sort_unstable_by_key(|(_, grant)| grant.granted);
         for pair in held.windows(2) {
-            let [(_, one), (_, next)] = pair else { continue };
+            let [(_, one), (_, next)] = pair else {
+                continue;
+            };
             assert!(next.granted >= one.released, "two holders at once");
         }
         held
@@ -108,6 +112,13 @@ impl Pair {
 
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         round(median(self.rounds.iter().map(figure).collect()))
+    }
+
+    /// What is only known where queues were drained.
+    fn drained(&self) -> Option<(f64, usize)> {
+        let millis: Vec<f64> = self.drains.iter().map(|d| d.millis).collect();
+        let inversions = self.drains.iter().map(|d| d.inversions).sum();
+        (!millis.is_empty()).then(|| (round(median(millis)), inversions))
     }
 
     pub(crate) fn grants_per_s(&self) -> f64 {
@@ -133,11 +144,11 @@ impl Pair {
     }
 
     pub(crate) fn drain_ms(&self) -> f64 {
-        round(median(self.drains.iter().map(|d| d.millis).collect()))
+        self.drained().map_or(f64::NAN, |(millis, _)| millis)
     }
 
     pub(crate) fn inversions(&self) -> usize {
-        self.drains.iter().map(|d| d.inversions).sum()
+        self.drained().map_or(0, |(_, inversions)| inversions)
     }
 
     pub(crate) fn figures(&self) -> Value {
@@ -151,8 +162,8 @@ impl Pair {
             "server_cpu_us_per_grant": self.cpu_us(),
             "scripts_per_grant": self.median(|round| round.scripts),
             "commands_per_grant": self.median(|round| round.commands),
-            "drain_ms": self.drain_ms(),
-            "drain_inversions": self.inversions(),
+            "drain_ms": self.drained().map(|(millis, _)| millis),
+            "drain_inversions": self.drained().map(|(_, inversions)| inversions),
         })
     }
 }
@@ -168,7 +179,9 @@ impl Round {
         let mut hand_offs = 0;
         let mut latencies = Vec::new();
         for pair in held.windows(2) {
-            let [(one_at, one), (next_at, next)] = pair else { continue };
+            let [(one_at, one), (next_at, next)] = pair else {
+                continue;
+            };
             if !within(next) || (one_at, one.task) == (next_at, next.task) {
                 continue;
             }

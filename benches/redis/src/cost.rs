@@ -32,8 +32,12 @@ const IN_TURN: &str = "a script for each key, one after the other";
 fn renewals(effort: Effort, held: usize) {
     let (server, runtime) = (Server::start(), one_thread());
     let keys: Vec<String> = (0..held).map(|at| format!("held-{at}")).collect();
-    let (ours, mut connection) =
-        runtime.block_on(async { (Ours::ready(&server.url()).await, connect(&server.url()).await) });
+    let (ours, mut connection) = runtime.block_on(async {
+        (
+            Ours::ready(&server.url()).await,
+            connect(&server.url()).await,
+        )
+    });
     let leases = runtime.block_on(join_all(keys.iter().map(|key| ours.lease(key))));
     for key in &keys {
         server.command(&["SET", key, "an owner", "PX", "60000"]);
@@ -45,7 +49,10 @@ fn renewals(effort: Effort, held: usize) {
         let mut connection = connection.clone();
         let mut extend = script.key(key);
         extend.arg("an owner").arg(60_000);
-        let done: i64 = extend.invoke_async(&mut connection).await.expect("an answer");
+        let done: i64 = extend
+            .invoke_async(&mut connection)
+            .await
+            .expect("an answer");
         assert_eq!(done, 1, "it is held");
     };
 
@@ -106,7 +113,13 @@ fn renewals(effort: Effort, held: usize) {
         .collect();
     table(
         &format!("Renewals of {held} held keys"),
-        &["", "server CPU each, µs", "to at once", "to in turn", "scripts each"],
+        &[
+            "",
+            "server CPU each, µs",
+            "to at once",
+            "to in turn",
+            "scripts each",
+        ],
         &rows,
     );
 }

@@ -80,7 +80,8 @@ fn measure(effort: Effort, waiters: usize, backends: usize) -> Figures {
     {
         let _in_runtime = runtime.enter();
         for task in 0..waiters {
-            let (lock, over, grants) = (ours[task % backends].clone(), over.clone(), grants.clone());
+            let (lock, over, grants) =
+                (ours[task % backends].clone(), over.clone(), grants.clone());
             tasks.spawn(async move {
                 loop {
                     let held = lock.acquire("hot").await;

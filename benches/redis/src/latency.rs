@@ -73,8 +73,16 @@ fn candidates<'a>(server: &'a Server, runtime: &'a Runtime) -> Vec<Candidate<'a>
             pair_over_socket(server, &recipe),
             Candidate::of("RedisBackend", runtime, &Ours::ready(url).await),
             Candidate::of("LockManager", runtime, &managed),
-            Candidate::of("LockManager, guard dropped", runtime, &Dropped::new(dropped)),
-            Candidate::of("SET NX, unlock script", runtime, &SetNx::connect(url, poll).await),
+            Candidate::of(
+                "LockManager, guard dropped",
+                runtime,
+                &Dropped::new(dropped),
+            ),
+            Candidate::of(
+                "SET NX, unlock script",
+                runtime,
+                &SetNx::connect(url, poll).await,
+            ),
             Candidate::of("rslock", runtime, &Rslock::new(url)),
         ]
     })
@@ -113,7 +121,11 @@ impl<'a> Candidate<'a> {
     /// The median of the rounds' quantiles, so that a slow moment is one round's.
     fn quantile(&self, q: f64, of: impl Fn(&Samples) -> &Vec<u64>) -> u64 {
         let rounds = self.rounds.iter();
-        median(rounds.map(|r| quantile(&mut of(r).clone(), q) as f64).collect()) as u64
+        median(
+            rounds
+                .map(|r| quantile(&mut of(r).clone(), q) as f64)
+                .collect(),
+        ) as u64
     }
 
     fn acquire(&self, q: f64) -> u64 {
@@ -141,7 +153,10 @@ impl Trivial {
     async fn connect(url: &str) -> Self {
         let mut connection = connect(url).await;
         let script = Script::new("return 1");
-        script.load_async(&mut connection).await.expect("it is loaded");
+        script
+            .load_async(&mut connection)
+            .await
+            .expect("it is loaded");
         let args = ["EVALSHA", script.get_hash(), "1", "a-key"].map(|arg| arg.as_bytes().to_vec());
         Self {
             connection,
@@ -169,7 +184,11 @@ impl Lock for Trivial {
     type Held = ();
 
     async fn acquire(&self, _key: &str) {
-        let reply = self.connection.clone().send_packed_command(&self.command).await;
+        let reply = self
+            .connection
+            .clone()
+            .send_packed_command(&self.command)
+            .await;
         reply.expect("an answer");
     }
 

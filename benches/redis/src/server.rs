@@ -131,7 +131,8 @@ fn words(line: &str) -> Sent {
                 Some(b'r') => b'\r',
                 Some(b't') => b'\t',
                 Some(b'x') => {
-                    let digits = [bytes.next(), bytes.next()].map(|b| char::from(b.unwrap_or(b'0')));
+                    let digits =
+                        [bytes.next(), bytes.next()].map(|b| char::from(b.unwrap_or(b'0')));
                     u8::from_str_radix(&String::from_iter(digits), 16).expect("two digits")
                 }
                 Some(other) => other,

@@ -32,7 +32,10 @@ impl Socket {
 
     /// Sends commands and reads so many replies, the last text of each.
     pub(crate) fn call_each(&mut self, packed: &[u8], replies: usize, mut each: impl FnMut(&str)) {
-        self.stream.get_mut().write_all(packed).expect("the server takes a command");
+        self.stream
+            .get_mut()
+            .write_all(packed)
+            .expect("the server takes a command");
         for _ in 0..replies {
             self.read().expect("the server answers");
             each(std::str::from_utf8(&self.text).expect("text"));
@@ -42,7 +45,9 @@ impl Socket {
     fn read(&mut self) -> io::Result<()> {
         self.line.clear();
         self.stream.read_until(b'\n', &mut self.line)?;
-        let text = std::str::from_utf8(&self.line).unwrap_or_default().trim_end();
+        let text = std::str::from_utf8(&self.line)
+            .unwrap_or_default()
+            .trim_end();
         let number = || text[1..].parse::<i64>().unwrap_or(-1);
         match text.as_bytes().first() {
             Some(b'+' | b':' | b'_') => {}

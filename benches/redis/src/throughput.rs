@@ -98,8 +98,13 @@ fn candidates<'a>(server: &Server, runtime: &'a Runtime) -> Vec<Candidate<'a>> {
 
 /// All acquires at once, then all releases: the most that the server can do for so many.
 fn batches(socket: &mut Socket, recipe: &Recipe, tasks: usize, time: Duration) -> usize {
-    let pairs: Vec<_> = (0..tasks).map(|task| recipe.pair(&format!("batch-{task}"))).collect();
-    let acquires: Vec<u8> = pairs.iter().flat_map(|pair| pair.packed_acquire.clone()).collect();
+    let pairs: Vec<_> = (0..tasks)
+        .map(|task| recipe.pair(&format!("batch-{task}")))
+        .collect();
+    let acquires: Vec<u8> = pairs
+        .iter()
+        .flat_map(|pair| pair.packed_acquire.clone())
+        .collect();
     let start = Instant::now();
     let mut count = 0;
     while start.elapsed() < time {
@@ -117,7 +122,10 @@ fn batches(socket: &mut Socket, recipe: &Recipe, tasks: usize, time: Duration) -
 }
 
 pub(crate) fn throughput(effort: Effort) {
-    for (threads, runtime) in [("current-thread", one_thread()), ("two-threads", two_threads())] {
+    for (threads, runtime) in [
+        ("current-thread", one_thread()),
+        ("two-threads", two_threads()),
+    ] {
         let server = Server::start();
         let mut candidates = candidates(&server, &runtime);
         for tasks in [64, 256] {
@@ -172,13 +180,19 @@ fn report(
     base: &str,
 ) {
     let figure = |rounds: &[Round], of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
-    let at = candidates.iter().position(|c| c.name == base).expect("a base");
+    let at = candidates
+        .iter()
+        .position(|c| c.name == base)
+        .expect("a base");
     let of_base = |of| figure(&found[at], of);
     let mut rows = Vec::new();
     for (candidate, rounds) in candidates.iter().zip(found) {
         let per_s = figure(rounds, |r| r.per_s);
         let cpu = figure(rounds, |r| r.cpu_us);
-        let (commands, scripts) = (figure(rounds, |r| r.commands), figure(rounds, |r| r.scripts));
+        let (commands, scripts) = (
+            figure(rounds, |r| r.commands),
+            figure(rounds, |r| r.scripts),
+        );
         let figures = json!({
             "runtime": threads,
             "tasks": tasks,
@@ -220,7 +234,14 @@ fn redis_benchmark(effort: Effort) {
     for at_once in [64, 256] {
         let mut command = Command::new("redis-benchmark");
         command
-            .args(["-p", &server.port().to_string(), "-c", "1", "-P", &at_once.to_string()])
+            .args([
+                "-p",
+                &server.port().to_string(),
+                "-c",
+                "1",
+                "-P",
+                &at_once.to_string(),
+            ])
             .args(["-n", &effort.pick(400_000, 5000).to_string()])
             .args(["-r", "1000000000", "--csv"]);
         for arg in &acquire {
@@ -231,15 +252,20 @@ fn redis_benchmark(effort: Effort) {
             let output = command.output().expect("it comes with redis-server");
             String::from_utf8_lossy(&output.stdout).into_owned()
         });
-        let per_s = output.lines().last().and_then(|row| {
-            row.split("\",\"").nth(1)?.parse::<f64>().ok()
-        });
+        let per_s = output
+            .lines()
+            .last()
+            .and_then(|row| row.split("\",\"").nth(1)?.parse::<f64>().ok());
         let figures = json!({
             "at_once": at_once,
             "acquires_per_s": per_s,
             "server_cpu_us_per_acquire": round(work.cpu_per(effort.pick(400_000, 5000))),
         });
-        line("throughput", "redis-benchmark, our acquire script alone", &figures);
+        line(
+            "throughput",
+            "redis-benchmark, our acquire script alone",
+            &figures,
+        );
     }
 }
 
@@ -249,6 +275,9 @@ pub(crate) fn one_thread() -> Runtime {
 }
 
 pub(crate) fn two_threads() -> Runtime {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts")
 }

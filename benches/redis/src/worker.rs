@@ -63,7 +63,11 @@ pub(crate) fn run<L: Lock>(connect: impl Future<Output = L>) {
     for line in std::io::stdin().lines() {
         let line = line.expect("orders are text");
         let mut words = line.split(' ');
-        let mut word = || words.next().unwrap_or_else(|| panic!("half an order: {line}"));
+        let mut word = || {
+            words
+                .next()
+                .unwrap_or_else(|| panic!("half an order: {line}"))
+        };
         let (verb, key, tasks) = (word(), word().to_owned(), number(word()));
         let order = match verb {
             "steady" => Order::Steady {
@@ -168,7 +172,10 @@ impl FromStr for Grant {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let numbers: Vec<u64> = line.split(' ').map_while(|word| word.parse().ok()).collect();
+        let numbers: Vec<u64> = line
+            .split(' ')
+            .map_while(|word| word.parse().ok())
+            .collect();
         match numbers[..] {
             [task, asked, granted, released] => Ok(Self {
                 task,

@@ -196,15 +196,19 @@ impl<'a> Attempt<'a> {
         let answer = connection
             .run(&STEP, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                cmd.arg(&words.owner)
-                    .arg(&words.entry)
-                    .arg(&*self.client.shared.inbox)
-                    .arg(words.mode)
-                    .arg(words.order)
-                    .arg(words.ttl)
-                    .arg(words.tokens)
-                    .arg(&self.ticket)
-                    .arg(u8::from(queues));
+                cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
+                cmd.arg(match (words.unfair, queues) {
+                    (false, true) => "fq",
+                    (false, false) => "f-",
+                    (true, true) => "uq",
+                    (true, false) => "u-",
+                });
+                if words.tokens > 1 || !self.ticket.is_empty() {
+                    cmd.arg(words.tokens);
+                }
+                if !self.ticket.is_empty() {
+                    cmd.arg(&self.ticket);
+                }
                 cmd
             })
             .await?;
@@ -242,7 +246,7 @@ impl<'a> Attempt<'a> {
     /// Where connections cannot be ended, every ask looks for a tombstone.
     fn tainted_or_doubtful(&self, connection: &Connection, words: &Words) -> Option<String> {
         let looks = self.tainted || !connection.can_be_ended();
-        looks.then(|| self.names.tombstone(&words.owner))
+        looks.then(|| self.names.tombstone(words.owner()))
     }
 
     /// Takes an offer: `None` if it has lapsed, or nobody knows.
@@ -255,7 +259,7 @@ impl<'a> Attempt<'a> {
         let connection = self.client.connection().await.ok()?;
         self.settle_before(&connection).await.ok()?;
         let words = self.words.as_ref()?;
-        let value = words.value(u64::try_from(token).ok()?, &self.client.shared.inbox);
+        let value = words.value(u64::try_from(token).ok()?);
         self.connection = Some(connection.clone());
         self.open = true;
         let sent = Instant::now();
@@ -265,7 +269,7 @@ impl<'a> Attempt<'a> {
                 let mut cmd = script.call(by_code, &keys);
                 cmd.arg(&value)
                     .arg(words.ttl)
-                    .arg(format!("!{}", words.entry));
+                    .arg(format!("!{}", words.entry()));
                 cmd
             })
             .await
@@ -341,7 +345,7 @@ impl Drop for Attempt<'_> {
             self.client.undo(Undo::owner(
                 connection,
                 self.names.clone(),
-                (words.owner, words.entry),
+                words,
                 self.tainted,
             ));
         }

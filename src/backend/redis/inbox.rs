@@ -131,9 +131,8 @@ mod tests {
 
     #[test]
     fn messages_are_read_and_garbage_is_not() {
-        let owner = OwnerToken::random();
-        let hex = super::super::names::hex(&owner);
-        let offer = format!("g {hex} 17");
+        let owner = OwnerToken::from_bytes([0xab; 16]);
+        let offer = format!("g {} 17", "ab".repeat(16));
         assert_eq!(Message::read(&offer), Some(Message::Offer(owner, "17")));
         assert_eq!(Message::read("x a:1;"), Some(Message::Evicted("a:1;")));
         assert_eq!(Message::read("p"), Some(Message::Probe));

@@ -134,7 +134,7 @@ impl From<RedisError> for Trouble {
                 Self::misconfigured(no_right(detail))
             }
             (ErrorKind::RESP3NotSupported, _) => {
-                Self::misconfigured("this Redis server is too old: 6.0 or newer is needed")
+                Self::misconfigured("this Redis server is too old: 6.2 or newer is needed")
             }
             (_, "NOAUTH" | "WRONGPASS") => Self::of_text(code).unwrap_or_else(Self::strange),
             (ErrorKind::AuthenticationFailed, _) => {

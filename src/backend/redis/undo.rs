@@ -14,7 +14,11 @@ use tokio::{
 };
 
 use super::{
-    client::Shared, connection::Connection, names::Names, room::jittered, scripts::ABANDON,
+    client::Shared,
+    connection::Connection,
+    names::{Names, Words},
+    room::jittered,
+    scripts::ABANDON,
     trouble::Trouble,
 };
 
@@ -34,8 +38,7 @@ pub(super) struct Undo {
 
 enum What {
     Owner {
-        owner: String,
-        entry: String,
+        words: Words,
         /// An earlier attempt of it may come late, whatever this connection does.
         tainted: bool,
     },
@@ -48,14 +51,10 @@ impl Undo {
     pub(super) fn owner(
         connection: Arc<Connection>,
         names: Arc<Names>,
-        (owner, entry): (String, String),
+        words: Words,
         tainted: bool,
     ) -> Self {
-        let what = What::Owner {
-            owner,
-            entry,
-            tainted,
-        };
+        let what = What::Owner { words, tainted };
         Self {
             connection,
             names,
@@ -116,13 +115,15 @@ impl Undo {
                 cmd.arg(&*self.names.queue).arg(entry);
                 connection.ask(&cmd).await?;
             }
-            What::Owner { owner, entry, .. } => {
-                let tombstone = buries.then(|| self.names.tombstone(owner));
+            What::Owner { words, .. } => {
+                let tombstone = buries.then(|| self.names.tombstone(words.owner()));
                 connection
                     .run(&ABANDON, |script, by_code| {
                         let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                        cmd.arg(owner).arg(entry);
-                        cmd.arg(if buries { TOMBSTONE_MS } else { 0 });
+                        cmd.arg(&words.who).arg(words.entry());
+                        if buries {
+                            cmd.arg(TOMBSTONE_MS);
+                        }
                         cmd
                     })
                     .await?;
