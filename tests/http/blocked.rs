@@ -9,9 +9,7 @@ use std::{
 
 use axum::{Router, body::Body, routing::post};
 use tokio::runtime::Runtime;
-use tower_lock::{
-    AcquireErrorKind, HeldLock, LockKey, LockManager, LockPolicy, OnLost, Wait,
-};
+use tower_lock::{AcquireErrorKind, HeldLock, LockKey, LockManager, LockPolicy, OnLost, Wait};
 
 use crate::{
     backends::{On, on_each_backend},

@@ -327,7 +327,10 @@ async fn a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max(on: On)
 async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max(on: On) {
     let max = Duration::from_millis(200);
     for polled in [false, true] {
-        let mut world = world(on, |layer| layer.with_release_on(ReleaseOn::BodyEnd { max })).await;
+        let mut world = world(on, |layer| {
+            layer.with_release_on(ReleaseOn::BodyEnd { max })
+        })
+        .await;
         let begun = Instant::now();
         let mut body = send(&world.app, "POST", "/orders/7").await.into_body();
         let mut sender = world.sender().await;
@@ -349,7 +352,8 @@ async fn a_steady_reader_is_cut_at_max_too(on: On) {
         layer.with_release_on(ReleaseOn::BodyEnd {
             max: Duration::from_millis(200),
         })
-    }).await;
+    })
+    .await;
     let response = send(&world.app, "POST", "/orders/7").await;
     let mut sender = world.sender().await;
     feed(&mut sender, "half").await;

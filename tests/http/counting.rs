@@ -16,9 +16,7 @@ use std::{
 use tokio::time::Instant;
 use tower_lock::{
     BackendError, FencingToken, Lease, LockBackend, LockKey, MemoryBackend,
-    backend::{
-        AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound,
-    },
+    backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
     lease::LossSignal,
 };
 

@@ -25,7 +25,8 @@ use tower_lock::{
 use crate::{
     backends::{Backend, On, on_each_backend},
     support::{
-        Caller, HOUR, LEAVES, Leave, SOON, Stage, h1, h1_answer, h1_head, serve, serve_half_close, soon, until,
+        Caller, HOUR, LEAVES, Leave, SOON, Stage, h1, h1_answer, h1_head, serve, serve_half_close,
+        soon, until,
     },
 };
 

@@ -24,7 +24,8 @@ use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 use tower_lock::{
-    Fairness, HeldLocks, LockKey, LockLayer, LockManager, LockPolicy, OnDisconnect, ReleaseOn, Wait,
+    Fairness, HeldLocks, LockKey, LockLayer, LockManager, LockPolicy, OnDisconnect, ReleaseOn,
+    Wait,
     backend::{LockBackend, WaitBound},
     key::{PathKey, body_from_fn, from_fn},
 };

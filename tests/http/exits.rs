@@ -226,7 +226,10 @@ async fn panics() {
 }
 
 async fn a_panic(on: On) {
-    each(on, |lab| (lab.router(post(panics)), Ending::Panic, None::<Nothing>)).await;
+    each(on, |lab| {
+        (lab.router(post(panics)), Ending::Panic, None::<Nothing>)
+    })
+    .await;
 }
 
 async fn a_panic_before_the_first_await(on: On) {

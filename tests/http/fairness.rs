@@ -8,9 +8,7 @@ use std::{
 };
 
 use axum::{Router, extract::Request, routing::post};
-use tower_lock::{
-    Fairness, FencingToken, HeldLock, LockLayer, LockManager, Wait,
-};
+use tower_lock::{Fairness, FencingToken, HeldLock, LockLayer, LockManager, Wait};
 
 use crate::{
     backends::{On, on_each_backend},

@@ -24,9 +24,7 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
 use tower_lock::{
     BackendError, BackendErrorKind, FencingToken, Lease, LockBackend, LockKey, LockLayer,
     LockManager, Loss, MemoryBackend, Refusal,
-    backend::{
-        AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound,
-    },
+    backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
     key::PathKey,
     lease::LossSignal,
 };

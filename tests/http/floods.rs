@@ -16,9 +16,7 @@ use crate::{
     flaky::{Gate, call, memory, order, outcome, post_to, start, until, until_waiting},
 };
 
-on_each_backend!(
-    ten_thousand_requests_on_one_key,
-);
+on_each_backend!(ten_thousand_requests_on_one_key,);
 
 /// Ten thousand requests for one key: as many wait as may, the rest is refused at once with 429,
 /// other keys do not notice, and nothing is left.

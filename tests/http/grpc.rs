@@ -21,9 +21,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 use tower::service_fn;
-use tower_lock::{
-    HeldLock, LockKey, LockLayer, LockManager, ReleaseOn, Wait, key::HeaderKey,
-};
+use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, ReleaseOn, Wait, key::HeaderKey};
 
 use crate::{
     backends::{Backend, On, on_each_backend},
@@ -243,9 +241,16 @@ async fn refusals_that_a_client_understands(on: On) {
 }
 
 async fn a_full_queue_and_a_lost_lock(on: On) {
-    let shop = shop(on, |layer| layer.with_wait(Wait::Forever).with_max_waiters(1)).await;
+    let shop = shop(on, |layer| {
+        layer.with_wait(Wait::Forever).with_max_waiters(1)
+    })
+    .await;
     let key = LockKey::new("order", 7);
-    let calls = async { tokio::join!(shop.pay(about("7")), shop.pay(about("7"))) };
+    let next = async {
+        shop.gate.until_inside(1).await;
+        shop.pay(about("7")).await
+    };
+    let calls = async { tokio::join!(shop.pay(about("7")), next) };
     let test = async {
         shop.gate.until_inside(1).await;
         until_waiting(&shop.locks, 1).await;
@@ -256,12 +261,9 @@ async fn a_full_queue_and_a_lost_lock(on: On) {
         until("the next one is inside", || shop.gate.inside.visits() == 2).await;
         shop.gate.let_out(1);
     };
-    let ((first, second), ()) = tokio::join!(calls, test);
-    let (lost, served) = match first {
-        Err(status) => (status, second),
-        served => (second.unwrap_err(), served),
-    };
+    let ((lost, served), ()) = tokio::join!(calls, test);
     assert_eq!(served.unwrap(), "pay true");
+    let lost = lost.unwrap_err();
     // Whether it took effect is unknown, so it says so and is not to be repeated.
     assert_eq!(refusal(&lost), (Code::Unknown, Some(-1)));
     assert!(lost.message().starts_with("lock-lost: "), "{lost}");

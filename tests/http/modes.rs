@@ -20,10 +20,7 @@ use tower_lock::{
 
 use crate::{
     backends::{On, on_each_backend},
-    flaky::{
-        Fault, Gate, Wire, call, flaky, order, outcome, post_to, start, until,
-        until_waiting,
-    },
+    flaky::{Fault, Gate, Wire, call, flaky, order, outcome, post_to, start, until, until_waiting},
     support::text,
 };
 

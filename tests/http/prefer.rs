@@ -12,10 +12,7 @@ use crate::{
     flaky::{call, order, outcome},
 };
 
-on_each_backend!(
-    how_long_a_client_waits(paused),
-    a_served_client_is_told_too,
-);
+on_each_backend!(how_long_a_client_waits(paused), a_served_client_is_told_too,);
 
 const SECOND: Duration = Duration::from_secs(1);
 
