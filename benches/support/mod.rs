@@ -7,8 +7,12 @@
 #![allow(dead_code)]
 
 pub(crate) mod services;
+mod table;
 
 use std::time::{Duration, Instant};
+
+#[allow(unused_imports)] // each bench uses its part
+pub(crate) use self::table::{median, ns, ratio, table};
 
 /// How the bench was called.
 #[derive(Clone, Copy, Debug)]
@@ -75,51 +79,9 @@ pub(crate) fn medians(rounds: usize, times: usize, candidates: &mut [Candidate<'
     samples.into_iter().map(median).collect()
 }
 
-pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
 pub(crate) fn current_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime starts")
-}
-
-/// A table with its name; the first column is text.
-pub(crate) fn table(title: &str, head: &[&str], rows: &[Vec<String>]) {
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .chain([head[column].chars().count()])
-            .max()
-            .unwrap_or(0)
-    };
-    let line = |cells: &[String]| {
-        let cells: Vec<String> = cells
-            .iter()
-            .enumerate()
-            .map(|(column, cell)| match column {
-                0 => format!("{cell:<w$}", w = width(column)),
-                _ => format!("{cell:>w$}", w = width(column)),
-            })
-            .collect();
-        println!("| {} |", cells.join(" | "));
-    };
-    println!("\n{title}\n");
-    line(&head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>());
-    let rule: Vec<String> = (0..head.len()).map(|c| "-".repeat(width(c))).collect();
-    line(&rule);
-    for row in rows {
-        line(row);
-    }
-}
-
-pub(crate) fn ns(value: f64) -> String {
-    format!("{value:.0}")
-}
-
-pub(crate) fn ratio(value: f64, base: f64) -> String {
-    format!("{:.2}", value / base)
 }

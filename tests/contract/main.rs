@@ -2,6 +2,11 @@
 //! that are broken in one way each.
 
 mod broken;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+#[path = "../servers/mod.rs"]
+mod servers;
 
 use std::{
     future::Future,

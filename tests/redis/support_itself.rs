@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::servers::{RedisServer, Reply, TcpProxy, resp::Client};
+use crate::servers::{ForeignClient, RedisServer, Reply, TcpProxy, resp::Client};
 
 const OK: &str = "OK";
 
@@ -22,10 +22,12 @@ fn a_server_is_its_own_and_restarts_with_or_without_data() {
     server.restart_empty();
     assert_eq!(server.command(&["GET", "a"]), Reply::Nil);
 
-    for key in ["p:x", "p:token:7", "{p:x}:u:owner", "other"] {
+    for key in ["p:x", "{p:x}:q", "p:token:7", "{p:x}:u:owner", "other"] {
         server.command(&["SET", key, "1"]);
     }
-    assert_eq!(server.keys_left("p:"), ["p:x"]);
+    let mut left = server.keys_left("p:");
+    left.sort();
+    assert_eq!(left, ["p:x", "{p:x}:q"]);
     assert!(matches!(server.try_command(&["NONSENSE"]), Reply::Error(_)));
 }
 
@@ -121,11 +123,22 @@ fn what_is_dropped_is_gone_and_what_is_held_comes_late() {
     until(|| proxy.connections() == 2);
     assert_eq!(server.command(&["GET", "lost"]), Reply::Nil);
 
+    // Only what is connected now is stranded.
+    let mut stranded = connect();
+    proxy.strand();
+    stranded.send(&["SET", "late", "2"]).unwrap();
+    connect().call(&["SET", "other", "1"]).unwrap();
+    assert_eq!(server.command(&["GET", "late"]).int(), 1);
+    proxy.heal();
+    until(|| server.command(&["GET", "late"]).int() == 2);
+    drop(stranded);
+    until(|| proxy.connections() == 2);
+
     // The far end of a connection with a hole hears of the close, after the heal.
     drop((lost, mute));
     until(|| proxy.connections() == 0);
     assert_eq!(server.info("connected_clients"), "1");
-    assert_eq!(proxy.accepted(), 3);
+    assert_eq!(proxy.accepted(), 5);
 }
 
 #[test]
@@ -205,4 +218,22 @@ fn a_server_speaks_tls_and_over_a_unix_socket() {
         let pong = output.stdout.starts_with(b"PONG");
         assert_eq!(pong, served, "{command:?}: {output:?}");
     }
+}
+
+#[test]
+fn foreign_clients_exclude_each_other() {
+    let server = RedisServer::start();
+    let ttl = Duration::from_secs(60);
+    let mut python = ForeignClient::redis_py(&server.url());
+    let mut node = ForeignClient::redlock(&server.url());
+    assert!(python.acquire("k", ttl, Duration::ZERO));
+    assert!(!node.acquire("k", ttl, Duration::ZERO));
+    node.begin_acquire("k", ttl, ttl);
+    assert!(node.is_silent_for(Duration::from_millis(50)));
+    assert!(python.release("k"));
+    assert!(node.answer());
+    assert!(!python.acquire("k", ttl, Duration::from_millis(20)));
+    assert!(node.extend("k", ttl));
+    server.command(&["DEL", "k"]);
+    assert!(!node.release("k"));
 }

@@ -26,7 +26,7 @@ pub struct Process {
     name: String,
     child: Child,
     stdin: ChildStdin,
-    lines: Receiver<String>,
+    lines: Mutex<Receiver<String>>,
     last: Arc<Mutex<VecDeque<String>>>,
 }
 
@@ -67,7 +67,7 @@ impl Process {
             name,
             child,
             stdin,
-            lines,
+            lines: Mutex::new(lines),
             last,
         }
     }
@@ -91,7 +91,7 @@ impl Process {
 
     /// The next line, or `None` if there is none in time.
     pub fn line_within(&mut self, limit: Duration) -> Option<String> {
-        self.lines.recv_timeout(limit).ok()
+        self.lines.lock().unwrap().recv_timeout(limit).ok()
     }
 
     /// Waits for a line that contains this. Whether it came before the end of its output.
@@ -99,7 +99,7 @@ impl Process {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
+            match self.lines.lock().unwrap().recv_timeout(left) {
                 Ok(line) if line.contains(text) => return true,
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,

@@ -45,6 +45,7 @@ enum Fate {
 enum Order {
     Latency([Duration; 2]),
     Fate([Option<Fate>; 2]),
+    Strand,
     Refuse,
     Reset,
     Close,
@@ -113,6 +114,12 @@ impl TcpProxy {
     /// Keeps replies until [`heal`](Self::heal).
     pub fn hold_down(&self) {
         self.order(Order::Fate([None, Some(Fate::Hold)]));
+    }
+
+    /// Keeps the requests of the connections that there are now until [`heal`](Self::heal); new
+    /// ones pass. What a client sent and gave up arrives after what it sent later elsewhere.
+    pub fn strand(&self) {
+        self.order(Order::Strand);
     }
 
     /// Resets new connections at once.

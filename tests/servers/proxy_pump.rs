@@ -35,6 +35,8 @@ pub(super) struct Pump {
 struct Link {
     ends: [TcpStream; 2],
     lanes: [Lane; 2],
+    /// Its requests are held, whatever passes elsewhere.
+    stranded: bool,
 }
 
 /// What travels in one direction. Lane `i` reads from end `i`.
@@ -130,7 +132,7 @@ impl Pump {
                 }
                 if let Some(&(at, _)) = lane.queue.front()
                     && !lane.blocked
-                    && self.fate[i] == Fate::Pass
+                    && link.fate(self.fate)[i] == Fate::Pass
                 {
                     due = Some(due.map_or(at, |due: Instant| due.min(at)));
                 }
@@ -157,6 +159,7 @@ impl Pump {
                     }
                 }
             }
+            Order::Strand => self.links.iter_mut().for_each(|link| link.stranded = true),
             Order::Refuse => self.refuse = true,
             Order::Reset => {
                 for link in self.links.drain(..) {
@@ -176,8 +179,9 @@ impl Pump {
         self.fate = [Fate::Pass; 2];
         self.refuse = false;
         let now = Instant::now();
-        for lane in self.lanes().flatten() {
-            for (due, _) in &mut lane.queue {
+        for link in &mut self.links {
+            link.stranded = false;
+            for (due, _) in link.lanes.iter_mut().flat_map(|lane| &mut lane.queue) {
                 *due = now;
             }
         }
@@ -212,12 +216,18 @@ impl Link {
         Self {
             ends,
             lanes: Default::default(),
+            stranded: false,
         }
     }
 
     fn reset(&self) -> Over {
         self.ends.iter().for_each(abort);
         Over
+    }
+
+    /// Its own, where that of all is this one.
+    fn fate(&self, [up, down]: [Fate; 2]) -> [Fate; 2] {
+        [if self.stranded { Fate::Hold } else { up }, down]
     }
 
     /// Takes what end `i` sent.
@@ -238,7 +248,7 @@ impl Link {
 
     /// Passes on what is due in both directions.
     fn deliver(&mut self, now: Instant, fate: [Fate; 2]) -> Result<(), Over> {
-        for (i, fate) in fate.into_iter().enumerate() {
+        for (i, fate) in self.fate(fate).into_iter().enumerate() {
             let lane = &mut self.lanes[i];
             lane.blocked = false;
             // Whoever still speaks into a connection with a hole and without a far end learns it.

@@ -240,13 +240,13 @@ impl RedisServer {
         self.command(&["CONFIG", "RESETSTAT"]);
     }
 
-    /// Every key of locks with this prefix, and beside them (`{<lock>}:..`), but what may stay:
-    /// token counters (`<prefix>token:<n>`) and tombstones (`{<lock>}:u:<owner>`).
+    /// Every key with this prefix, those beside locks (`{<prefix>..}:..`) included, but what may
+    /// stay: token counters (`<prefix>token:<n>`) and tombstones (`{..}:u:<owner>`).
     pub fn keys_left(&self, prefix: &str) -> Vec<String> {
         let counters = format!("{prefix}token:");
-        let mut keys = self.command(&["KEYS", &format!("{prefix}*")]).texts();
-        keys.extend(self.command(&["KEYS", &format!("{{{prefix}*")]).texts());
-        keys.retain(|key| !key.starts_with(&counters) && !key.contains("}:u:"));
+        let ours = |key: &str| key.strip_prefix('{').unwrap_or(key).starts_with(prefix);
+        let mut keys = self.command(&["KEYS", "*"]).texts();
+        keys.retain(|key| ours(key) && !key.starts_with(&counters) && !key.contains("}:u:"));
         keys
     }
 }

@@ -342,7 +342,6 @@ impl Drop for Attempt<'_> {
                 connection,
                 self.names.clone(),
                 (words.owner, words.entry),
-                words.ttl,
                 self.tainted,
             ));
         }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, PushInfo, PushKind, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, ServerErrorKind, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{
@@ -17,6 +17,9 @@ use super::{scripts::Script, trouble::Trouble};
 /// How many commands may wait to be written. The library's default of 50 would make a burst of
 /// requests wait for each other.
 const WRITE_QUEUE: usize = 4096;
+
+/// How long opening a connection may take at least, however short the operation timeout is.
+const OPENING: Duration = Duration::from_secs(2);
 
 pub(super) struct Connection {
     mux: MultiplexedConnection,
@@ -88,30 +91,50 @@ impl Connection {
                 doubt: Notify::new(),
                 retired: OnceCell::new(),
             };
-            // Both may be forbidden; then an undo leaves a tombstone instead of killing.
-            let mut id = Cmd::new();
-            id.arg("CLIENT").arg("ID");
-            if let Some(Value::Int(id)) = optional(connection.send(&id).await)? {
-                connection.id = Some(id);
-            }
-            let mut info = Cmd::new();
-            info.arg("INFO");
-            let info = optional(connection.send(&info).await)?;
-            if let Some(info) = info.as_ref().and_then(text) {
-                connection.server = ServerFacts::read(info);
-            }
-            // There is no such client: only a missing right makes it a refusal of another kind.
-            let kill = kill(0);
-            connection.may_kill = match connection.send(&kill).await {
-                Err(trouble) if trouble.is_no_right() => false,
-                Err(trouble) if !trouble.answered => return Err(trouble),
-                _ => true,
-            };
+            connection.introduce().await?;
             Ok(connection)
         };
-        timeout(limit, open)
+        // Several round trips, and where callers wait they wait no longer than they do anyway.
+        timeout(limit.max(OPENING), open)
             .await
             .unwrap_or_else(|_| Err(Trouble::no_answer()))
+    }
+
+    /// Learns what an undo needs if this connection ends. Each may be forbidden; then an undo
+    /// leaves a tombstone instead of killing.
+    async fn introduce(&mut self) -> Result<(), Trouble> {
+        let mut questions = redis::pipe();
+        questions.cmd("CLIENT").arg("ID");
+        questions.cmd("INFO");
+        // There is no client of this number: only a missing right makes it a refusal.
+        questions.add_command(kill(0));
+        questions.ignore_errors();
+        let answers = self
+            .mux
+            .clone()
+            .send_packed_commands(&questions, 0, 3)
+            .await?;
+        for answer in &answers {
+            if let Value::ServerError(error) = answer
+                && error.code() == "NOAUTH"
+            {
+                return Err(redis::RedisError::from(error.clone()).into());
+            }
+        }
+        let [id, info, kill] = answers.as_slice() else {
+            return Err(Trouble::strange());
+        };
+        if let Value::Int(id) = id {
+            self.id = Some(*id);
+        }
+        if let Some(info) = text(info) {
+            self.server = ServerFacts::read(info);
+        }
+        self.may_kill = match kill {
+            Value::ServerError(error) => error.kind() != Some(ServerErrorKind::NoPerm),
+            _ => true,
+        };
+        Ok(())
     }
 
     pub(super) fn server(&self) -> &ServerFacts {
@@ -146,10 +169,12 @@ impl Connection {
         match result.and_then(Value::extract_error) {
             Ok(value) => Ok(value),
             Err(error) => {
-                if error.is_unrecoverable_error() || error.kind() == ErrorKind::Io {
+                let trouble = Trouble::from(error);
+                if !trouble.answered {
+                    // Nothing is known of what else is on its way here.
                     self.ended.cancel();
                 }
-                Err(error.into())
+                Err(trouble)
             }
         }
     }
@@ -224,15 +249,6 @@ fn kill(id: i64) -> Cmd {
     kill
 }
 
-/// Nothing where the server refuses.
-fn optional(result: Result<Value, Trouble>) -> Result<Option<Value>, Trouble> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(trouble) if trouble.is_no_right() => Ok(None),
-        Err(trouble) => Err(trouble),
-    }
-}
-
 pub(super) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -244,10 +260,6 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 impl Trouble {
     fn is_no_script(&self) -> bool {
         self.is_server(ServerErrorKind::NoScript)
-    }
-
-    fn is_no_right(&self) -> bool {
-        self.is_server(ServerErrorKind::NoPerm)
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     renewals::Renewal,
     scripts::{ABANDON, RELEASE},
     trouble::Trouble,
-    undo::Undo,
+    undo::{TOMBSTONE_MS, Undo},
 };
 use crate::{
     backend::Mode,
@@ -117,11 +117,7 @@ impl Inner {
             .run(&ABANDON, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
                 cmd.arg(&words.owner).arg(&words.entry);
-                cmd.arg(if self.tainted {
-                    words.ttl.max(60_000)
-                } else {
-                    0
-                });
+                cmd.arg(if self.tainted { TOMBSTONE_MS } else { 0 });
                 cmd
             })
             .await?;
@@ -141,7 +137,6 @@ impl Drop for Inner {
                 self.connection.clone(),
                 self.names.clone(),
                 words,
-                self.words.ttl,
                 self.tainted,
             ));
         }

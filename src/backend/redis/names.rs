@@ -137,3 +137,64 @@ impl Words {
         format!("1 {} {token} {inbox}", self.owner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Others rely on these names: clients of other languages, operators, other versions of us.
+    #[test]
+    fn names_are_as_documented() {
+        let names = Names::new("shop:", &LockKey::new("order", 7));
+        assert_eq!(&*names.lock, "shop:order:1.7;");
+        assert_eq!(&*names.queue, "{shop:order:1.7;}:q");
+        assert_eq!(&*names.readers, "{shop:order:1.7;}:r");
+        assert_eq!(&*names.details, "{shop:order:1.7;}:h");
+        assert_eq!(&*names.counter, "shop:token:242");
+        assert_eq!(names.tombstone("00ff"), "{shop:order:1.7;}:u:00ff");
+    }
+
+    #[test]
+    fn counters_are_few_and_all_used() {
+        let counters: std::collections::HashSet<_> = (0..10_000)
+            .map(|n| Names::new(PREFIX, &LockKey::new("order", n)).counter)
+            .collect();
+        assert_eq!(counters.len(), COUNTERS as usize);
+    }
+
+    #[test]
+    fn prefixes_that_could_move_or_confuse_keys_are_refused() {
+        for good in ["", "tower-lock:", "shop/lock.", &"x".repeat(128)] {
+            assert!(check_prefix(good).is_ok(), "{good}");
+        }
+        for bad in ["{shop}:", "a b", "é", "a\n", &"x".repeat(129)] {
+            let error = check_prefix(bad).expect_err("a bad prefix").to_string();
+            assert!(error.contains("128 visible ASCII"), "{error}");
+        }
+    }
+
+    #[test]
+    fn owners_go_to_hex_and_back() {
+        let owner = OwnerToken::random();
+        assert_eq!(unhex(&hex(&owner)).as_ref(), Some(owner.as_bytes()));
+        for bad in ["", "00", &"g".repeat(32), &"+".repeat(32), &"0".repeat(33)] {
+            assert_eq!(unhex(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_wish_in_words() {
+        let request = AcquireRequest::new(LockKey::new("order", 7), Duration::from_secs(30))
+            .with_mode(Mode::Shared)
+            .with_tokens(0);
+        let words = Words::new(&request, "shop:inbox:1", 30_000);
+        let owner = hex(&request.owner);
+        assert_eq!(words.entry, format!("{owner} shop:inbox:1 s 30000 1"));
+        assert_eq!(
+            words.value(17, "shop:inbox:1"),
+            format!("1 {owner} 17 shop:inbox:1")
+        );
+    }
+}

@@ -226,7 +226,8 @@ impl Room {
                 let line = Line {
                     names: names.clone(),
                     waiters: VecDeque::new(),
-                    due: Instant::now() + CEILING,
+                    // Later than what the outlook says, so that the patrol hears of it.
+                    due: Instant::now() + CEILING * 60,
                     backoff: FOREIGN,
                 };
                 tables.lines.entry(names.lock.clone()).or_insert(line)

@@ -195,3 +195,59 @@ fn no_right(detail: &str) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn says(trouble: Trouble, kind: BackendErrorKind, part: &str) {
+        let error = BackendError::from(trouble);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+
+    /// What Redis 7 answers, and what is made of it.
+    #[test]
+    fn refusals_of_a_right_name_it() {
+        use BackendErrorKind::{Misconfigured, Unavailable};
+        says(
+            Trouble::misconfigured(no_right(
+                "User worker has no permissions to run the 'evalsha' command",
+            )),
+            Misconfigured,
+            "may not run EVALSHA (give it `+evalsha`)",
+        );
+        says(
+            Trouble::misconfigured(no_right("No permissions to access a channel")),
+            Misconfigured,
+            "&<prefix>inbox:*",
+        );
+        says(
+            Trouble::misconfigured(no_right("No permissions to access a key")),
+            Misconfigured,
+            "~<prefix>*",
+        );
+        says(
+            Trouble::refused_command(
+                "ZADD: ERR The user executing the script can't run this command or subcommand",
+            ),
+            Misconfigured,
+            "may not run ZADD (give it `+zadd`)",
+        );
+        says(
+            Trouble::refused_command(
+                "SET: OOM command not allowed when used memory > 'maxmemory'.",
+            ),
+            Unavailable,
+            "maxmemory",
+        );
+    }
+
+    /// The user's name in a refusal comes from the server's text and goes nowhere.
+    #[test]
+    fn names_in_quotes_that_are_no_commands_are_not_repeated() {
+        let text = no_right("User 'it is secret' has no permissions");
+        assert!(!text.contains("secret"), "{text}");
+    }
+}

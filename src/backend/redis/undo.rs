@@ -21,6 +21,10 @@ use super::{
 /// For how long undoing goes on after the last backend and lease were dropped.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
+/// How long a tombstone stands: as long as a packet may be on its way, 15 minutes
+/// (`tcp_retries2` in the manual page tcp(7)).
+pub(super) const TOMBSTONE_MS: u32 = 900_000;
+
 pub(super) struct Undo {
     /// Over which it was asked last.
     connection: Arc<Connection>,
@@ -32,7 +36,6 @@ enum What {
     Owner {
         owner: String,
         entry: String,
-        ttl: u64,
         /// An earlier attempt of it may come late, whatever this connection does.
         tainted: bool,
     },
@@ -46,13 +49,11 @@ impl Undo {
         connection: Arc<Connection>,
         names: Arc<Names>,
         (owner, entry): (String, String),
-        ttl: u64,
         tainted: bool,
     ) -> Self {
         let what = What::Owner {
             owner,
             entry,
-            ttl,
             tainted,
         };
         Self {
@@ -92,16 +93,20 @@ impl Undo {
     }
 
     async fn attempt(&self, shared: &Shared) -> Result<(), Trouble> {
+        let tainted = matches!(self.what, What::Owner { tainted: true, .. });
         if !self.connection.has_ended() {
-            let tainted = matches!(self.what, What::Owner { tainted: true, .. });
-            if self.send(&self.connection, tainted).await.is_ok() {
-                return Ok(());
+            match self.send(&self.connection, tainted).await {
+                Err(trouble) if !trouble.answered => {}
+                result => return result,
             }
         }
         let connection = shared.lock_link.connection().await?;
-        // Not alive, or not to be relied on.
+        if Arc::ptr_eq(&connection, &self.connection) {
+            // Slow, or about to be found dead.
+            return Err(Trouble::no_answer());
+        }
         let harmless = self.connection.retire(&connection).await?;
-        self.send(&connection, !harmless).await
+        self.send(&connection, tainted || !harmless).await
     }
 
     async fn send(&self, connection: &Connection, buries: bool) -> Result<(), Trouble> {
@@ -111,19 +116,13 @@ impl Undo {
                 cmd.arg(&*self.names.queue).arg(entry);
                 connection.ask(&cmd).await?;
             }
-            What::Owner {
-                owner,
-                entry,
-                ttl,
-                tainted,
-            } => {
-                let buries = buries || *tainted;
+            What::Owner { owner, entry, .. } => {
                 let tombstone = buries.then(|| self.names.tombstone(owner));
                 connection
                     .run(&ABANDON, |script, by_code| {
                         let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
                         cmd.arg(owner).arg(entry);
-                        cmd.arg(if buries { (*ttl).max(60_000) } else { 0 });
+                        cmd.arg(if buries { TOMBSTONE_MS } else { 0 });
                         cmd
                     })
                     .await?;

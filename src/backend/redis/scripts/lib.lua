@@ -94,7 +94,7 @@ end
 -- Takes the entries of a process out that is gone or hangs: it asks again when it can, with its
 -- tickets. `but` is alive: it asks right now.
 local function evict(inbox, but)
-  for _, entry in ipairs(call('ZRANGE', Q, 0, 999)) do
+  for _, entry in ipairs(call('ZRANGE', Q, 0, 9999)) do
     if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
       call('ZREM', Q, entry)
     end

@@ -1,0 +1,64 @@
+//! What a lock of the Redis backend costs, beside its peers. See `benches/README.md`.
+//!
+//! Needs `redis-server`; the contended runs also redis-py and npm's redlock, which `scripts/test`
+//! installs.
+
+mod candidate;
+mod contended;
+mod cost;
+mod depth;
+mod hand_off;
+mod latency;
+mod locks;
+mod recipe;
+mod report;
+mod server;
+#[allow(unused_imports)]
+#[path = "../../../tests/servers/mod.rs"]
+mod servers;
+mod socket;
+mod throughput;
+mod worker;
+
+use self::{candidate::Candidate, report::Effort};
+
+const USAGE: &str = "\
+usage: tower-lock-bench-redis [--quick] [--only <candidate>].. [all | <bench>..]
+benches: latency, hand-off, batched, cost, throughput, depth";
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let (mut quick, mut only, mut benches) = (false, Vec::new(), Vec::new());
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "worker" => {
+                let (name, url) = (args.next(), args.next());
+                return Candidate::work(&name.expect("a candidate"), &url.expect("a URL"));
+            }
+            "--quick" => quick = true,
+            "--only" => only.push(Candidate::named(&args.next().unwrap_or_default())),
+            _ => benches.push(arg),
+        }
+    }
+    let effort = Effort { quick };
+    if benches.is_empty() {
+        benches.push("all".to_owned());
+    }
+    for bench in &benches {
+        let wanted = |name: &str| bench == name || bench == "all";
+        let mut ran = false;
+        let mut run = |name: &str, bench: &dyn Fn()| {
+            if wanted(name) {
+                ran = true;
+                bench();
+            }
+        };
+        run("latency", &|| latency::latency(effort));
+        run("hand-off", &|| hand_off::hand_off(effort, &only));
+        run("batched", &|| hand_off::batched(effort, &only));
+        run("cost", &|| cost::cost(effort));
+        run("throughput", &|| throughput::throughput(effort));
+        run("depth", &|| depth::depth(effort));
+        assert!(ran, "no bench is called {bench}\n{USAGE}");
+    }
+}

@@ -1,0 +1,24 @@
+# Sourced by the scripts beside this file: clients of other languages that the tests run against
+# ours, in <target directory>/clients, from the versions that tests/interop/ pins.
+
+foreign_clients() {
+    local pinned=tests/interop/redis target
+    target=$(cargo metadata --format-version 1 --no-deps --locked |
+        sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/clients
+    mkdir -p "$target"
+
+    # What was asked for is copied last: it says that it is there.
+    if ! cmp -s "$pinned/requirements.txt" "$target/python.installed"; then
+        echo 'Installing redis-py'
+        rm -rf "$target/python"
+        python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
+            --target "$target/python" --requirement "$pinned/requirements.txt"
+        cp "$pinned/requirements.txt" "$target/python.installed"
+    fi
+    if ! cmp -s "$pinned/package-lock.json" "$target/npm.installed"; then
+        echo 'Installing npm redlock'
+        cp "$pinned/package.json" "$pinned/package-lock.json" "$target/"
+        npm ci --prefix "$target" --silent --ignore-scripts --no-audit --no-fund
+        cp "$pinned/package-lock.json" "$target/npm.installed"
+    fi
+}

@@ -1,0 +1,77 @@
+//! The contract suite on a real Redis server.
+
+use std::{sync::Mutex, time::Duration};
+
+use tower_lock::{
+    BoxError, RedisBackend,
+    contract::{ContractTarget, Erased, Options},
+};
+
+use crate::{
+    passes,
+    servers::{RedisServer, TcpProxy},
+};
+
+const PREFIX: &str = "tower-lock:";
+
+/// A server with its append-only file, so that a restart keeps the data.
+struct Redis {
+    server: RedisServer,
+    /// In front of it for clients whose replies are slow.
+    slow: Mutex<Option<TcpProxy>>,
+    options: Options,
+}
+
+impl Redis {
+    fn new() -> Self {
+        Self {
+            server: RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "no"]),
+            slow: Mutex::default(),
+            options: Options::new(),
+        }
+    }
+}
+
+impl ContractTarget for Redis {
+    type Backend = RedisBackend;
+
+    async fn connect(&self) -> Result<RedisBackend, BoxError> {
+        let slow = self.slow.lock().unwrap().as_ref().map(TcpProxy::redis_url);
+        let url = slow.unwrap_or_else(|| self.server.url());
+        Ok(RedisBackend::connect(&url).await?)
+    }
+
+    async fn leftovers(&self) -> Option<u64> {
+        Some(self.server.keys_left(PREFIX).len() as u64)
+    }
+
+    async fn restart(&self) -> bool {
+        self.server.restart();
+        true
+    }
+
+    async fn slow_replies(&self, delay: Duration) -> bool {
+        let mut slow = self.slow.lock().unwrap();
+        *slow = None;
+        if !delay.is_zero() {
+            let proxy = TcpProxy::start(self.server.address());
+            proxy.set_latency(Duration::ZERO, delay);
+            *slow = Some(proxy);
+        }
+        true
+    }
+
+    fn options(&self) -> Options {
+        self.options
+    }
+}
+
+#[test]
+fn redis_passes() {
+    passes(&Redis::new(), &[]);
+}
+
+#[test]
+fn redis_passes_erased() {
+    passes(&Erased(Redis::new()), &[]);
+}

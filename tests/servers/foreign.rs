@@ -1,0 +1,95 @@
+//! Lock clients of other languages.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use super::process::Process;
+
+const REMEDY: &str = "scripts/test installs it";
+
+/// A process with a lock client that knows nothing of us: `SET key value NX PX ttl`, and a script
+/// that compares the value on release. One request at a time.
+#[derive(Debug)]
+pub struct ForeignClient(Process);
+
+impl ForeignClient {
+    /// Python's redis-py with its `Lock`.
+    pub fn redis_py(url: &str) -> Self {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", installed("python"));
+        Self::start(python.arg(script("lock.py")).arg(url))
+    }
+
+    /// npm's `redlock` on one node, over `ioredis`.
+    pub fn redlock(url: &str) -> Self {
+        let mut node = Command::new("node");
+        node.env("NODE_PATH", installed("node_modules"));
+        Self::start(node.arg(script("lock.js")).arg(url))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let mut process = Process::spawn(command, REMEDY);
+        assert_eq!(process.line(), "ready");
+        Self(process)
+    }
+
+    /// Tries to lock the key, for at most `wait`; whether it holds it.
+    pub fn acquire(&mut self, key: &str, ttl: Duration, wait: Duration) -> bool {
+        self.begin_acquire(key, ttl, wait);
+        self.answer()
+    }
+
+    /// Asks the same; [`answer`](Self::answer) takes the outcome.
+    pub fn begin_acquire(&mut self, key: &str, ttl: Duration, wait: Duration) {
+        let (ttl, wait) = (ttl.as_millis(), wait.as_millis());
+        self.0.send(&format!("acquire {key} {ttl} {wait}"));
+    }
+
+    /// Makes its lock of the key last so long from now; whether it still held it.
+    pub fn extend(&mut self, key: &str, ttl: Duration) -> bool {
+        self.0.send(&format!("extend {key} {}", ttl.as_millis()));
+        self.answer()
+    }
+
+    /// Releases its lock of the key; whether it still held it.
+    pub fn release(&mut self, key: &str) -> bool {
+        self.0.send(&format!("release {key}"));
+        self.answer()
+    }
+
+    /// Whether what was asked last was done; waits for it.
+    pub fn answer(&mut self) -> bool {
+        match self.0.line().as_str() {
+            "ok" => true,
+            "busy" | "lost" => false,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Whether it has not answered yet, after so long.
+    pub fn is_silent_for(&mut self, time: Duration) -> bool {
+        self.0.line_within(time).is_none()
+    }
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/interop/redis")
+        .join(name)
+}
+
+/// What `scripts/test` puts beside the builds.
+fn installed(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("this program has a path");
+    // Tests are in <target>/<profile>/deps, programs one above.
+    let path = this
+        .ancestors()
+        .map(|above| above.join("clients").join(name))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| Path::new("<target>/clients").join(name));
+    assert!(path.exists(), "{} is missing: {REMEDY}", path.display());
+    path
+}
