@@ -175,7 +175,9 @@ impl<'a> Attempt<'a> {
     async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
         let started = Instant::now();
         loop {
-            match self.ask(queues).await {
+            // Where there is none, the link has waited for as long as it should.
+            let connection = self.client.connection().await?;
+            match self.ask(connection, queues).await {
                 Err(trouble)
                     if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
                 result => return result,
@@ -183,8 +185,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, queues: bool) -> Result<Step, Trouble> {
-        let connection = self.client.connection().await?;
+    async fn ask(&mut self, connection: Arc<Connection>, queues: bool) -> Result<Step, Trouble> {
         self.settle_before(&connection).await?;
         let Some(words) = &self.words else {
             return Err(Trouble::strange());

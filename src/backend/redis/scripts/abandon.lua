@@ -18,7 +18,10 @@ if kind == 's' then
     serve(nil)
   else
     -- Others than us look at the marker only: it ends with the last reader.
-    call('PEXPIRE', K, math.max(1, tonumber(last[2]) - math.floor(now() / 1000)))
+    local left = math.max(1, tonumber(last[2]) - math.floor(now() / 1000))
+    call('PEXPIRE', K, left)
+    call('PEXPIRE', R, left + 1000)
+    call('PEXPIRE', H, left + 1000)
     admit(nil, false)
   end
   return held
