@@ -114,6 +114,13 @@ impl Pair {
         round(median(self.rounds.iter().map(figure).collect()))
     }
 
+    /// What is only known where queues were drained.
+    fn drained(&self) -> Option<(f64, usize)> {
+        let millis: Vec<f64> = self.drains.iter().map(|d| d.millis).collect();
+        let inversions = self.drains.iter().map(|d| d.inversions).sum();
+        (!millis.is_empty()).then(|| (round(median(millis)), inversions))
+    }
+
     pub(crate) fn grants_per_s(&self) -> f64 {
         self.median(|round| round.grants_per_s)
     }
@@ -137,11 +144,11 @@ impl Pair {
     }
 
     pub(crate) fn drain_ms(&self) -> f64 {
-        round(median(self.drains.iter().map(|d| d.millis).collect()))
+        self.drained().map_or(f64::NAN, |(millis, _)| millis)
     }
 
     pub(crate) fn inversions(&self) -> usize {
-        self.drains.iter().map(|d| d.inversions).sum()
+        self.drained().map_or(0, |(_, inversions)| inversions)
     }
 
     pub(crate) fn figures(&self) -> Value {
@@ -155,8 +162,8 @@ impl Pair {
             "server_cpu_us_per_grant": self.cpu_us(),
             "scripts_per_grant": self.median(|round| round.scripts),
             "commands_per_grant": self.median(|round| round.commands),
-            "drain_ms": self.drain_ms(),
-            "drain_inversions": self.inversions(),
+            "drain_ms": self.drained().map(|(millis, _)| millis),
+            "drain_inversions": self.drained().map(|(_, inversions)| inversions),
         })
     }
 }

@@ -87,7 +87,9 @@ fn contend(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) 
     }
 }
 
-fn drain(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize, step: u64) {
+/// They ask so far apart that the order in which they ask is the one in which they arrive.
+fn drain(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
+    let step = if effort.quick { 2_000_000 } else { 10_000_000 };
     for _ in 0..effort.pick(5, 1) {
         for pair in &mut *pairs {
             pair.drain(server, waiters, step);
@@ -99,7 +101,7 @@ fn near(effort: Effort, candidates: &[Candidate], waiters: usize) {
     let server = Server::start();
     let mut pairs = start(candidates, &server.url());
     contend(effort, &server, &mut pairs, waiters);
-    drain(effort, &server, &mut pairs, waiters, 2_000_000);
+    drain(effort, &server, &mut pairs, waiters);
     report(
         "hand-off",
         &pairs,
@@ -152,7 +154,7 @@ fn far(effort: Effort, candidates: &[Candidate], waiters: usize) {
     let before = round_trip(&proxy);
     contend(effort, &server, &mut pairs, waiters);
     let trip = u64::midpoint(before, round_trip(&proxy));
-    drain(effort, &server, &mut pairs, waiters, 4_000_000);
+    drain(effort, &server, &mut pairs, waiters);
     report(
         "hand-off",
         &pairs,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Script, aio::MultiplexedConnection};
+use redis::{IntoConnectionInfo, Script, aio::MultiplexedConnection};
 use tower_lock::{
     Fairness, Lease, LockBackend, LockGuard, LockKey, LockManager, LockPolicy, RedisBackend, Wait,
     backend::{AcquireRequest, WaitBound},
@@ -49,8 +49,11 @@ pub(crate) struct Rslock(rslock::LockManager);
 const UNLOCK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('DEL', KEYS[1]) else return 0 end";
 
+/// A connection as `RedisBackend` has it.
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    let client = redis::Client::open(url).expect("a URL");
+    let info = url.into_connection_info().expect("a URL");
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let client = redis::Client::open(info.set_tcp_settings(tcp)).expect("a URL");
     client
         .get_multiplexed_async_connection()
         .await

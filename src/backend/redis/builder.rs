@@ -163,7 +163,9 @@ impl RedisBuilder {
             .clone()
             .set_protocol(ProtocolVersion::RESP3)
             .set_lib_name("tower-lock", env!("CARGO_PKG_VERSION"));
-        let info = info.set_redis_settings(settings);
+        // Else a command waits for the answer to the one before it, as long as that is on its way.
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
         if tls {
             provide_cryptography();
         }
