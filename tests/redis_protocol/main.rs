@@ -4,4 +4,5 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod owners;
 mod states;

@@ -14,7 +14,11 @@ use tokio::{
 };
 
 use super::{
-    client::Shared, connection::Connection, names::Names, room::jittered, scripts::ABANDON,
+    client::Shared,
+    connection::Connection,
+    names::Names,
+    room::{Asker, jittered},
+    scripts::ABANDON,
     trouble::Trouble,
 };
 
@@ -34,6 +38,7 @@ pub(super) struct Undo {
 
 enum What {
     Owner {
+        asker: Asker,
         owner: String,
         entry: String,
         /// An earlier attempt of it may come late, whatever this connection does.
@@ -48,10 +53,12 @@ impl Undo {
     pub(super) fn owner(
         connection: Arc<Connection>,
         names: Arc<Names>,
+        asker: Asker,
         (owner, entry): (String, String),
         tainted: bool,
     ) -> Self {
         let what = What::Owner {
+            asker,
             owner,
             entry,
             tainted,
@@ -72,9 +79,16 @@ impl Undo {
     }
 
     async fn run(self, shared: Arc<Shared>) {
+        self.see_through(&shared).await;
+        if let What::Owner { asker, .. } = &self.what {
+            shared.room.left(asker);
+        }
+    }
+
+    async fn see_through(&self, shared: &Shared) {
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.attempt(&shared).await {
+            match self.attempt(shared).await {
                 Ok(()) => return,
                 // It was heard: asking again would be answered the same.
                 Err(trouble) if trouble.answered && !trouble.may_pass() => {

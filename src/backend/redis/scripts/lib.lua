@@ -154,7 +154,7 @@ end
 -- Offers a place to the entry; whether its process heard.
 local function offer(entry, score, who)
   local token = draw(who.tokens)
-  if not tell(who.inbox, 'g ' .. who.owner .. ' ' .. token) then
+  if not tell(who.inbox, 'g ' .. who.owner .. ' ' .. K .. ' ' .. token) then
     evict(who.inbox, nil)
     return false
   end
@@ -210,7 +210,7 @@ local function serve(me)
     elseif score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
       call('ZREM', Q, entry)
-      if tell(who.inbox, 'w ' .. who.owner) then
+      if tell(who.inbox, 'w ' .. who.owner .. ' ' .. K) then
         call('DEL', K)
         return
       end

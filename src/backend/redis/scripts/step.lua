@@ -27,7 +27,13 @@ end
 local me, mode, order, queues = ARGV[2], ARGV[4], ARGV[5], ARGV[9] == '1'
 local kind, holds, token = holder()
 if kind == 'x' and holds == owner then
-  call('PEXPIRE', K, ttl)
+  local value = '1 ' .. owner .. ' ' .. token .. ' ' .. inbox
+  if call('GET', K) == value then
+    call('PEXPIRE', K, ttl)
+  else
+    -- It asks from another process now.
+    call('SET', K, value, 'PX', ttl)
+  end
   call('ZREM', Q, me, '!' .. me)
   return {1, token}
 end
@@ -44,7 +50,16 @@ local ticket = ARGV[8]
 if queues then
   -- An offer to it that lapsed is over.
   call('ZREM', Q, '!' .. me)
-  if ticket == '' then ticket = draw(1) end
+  if ticket == '' then
+    -- A place that it has already is the one to come back to.
+    local score = tonumber(call('ZADD', Q, 'XX', 'INCR', '0', me) or '')
+    if not score then
+      ticket = draw(1)
+    else
+      if score >= UNFAIR then score = score - UNFAIR end
+      ticket = string.format('%.0f', score)
+    end
+  end
   enqueue(me, order, ticket)
 end
 local free = not kind
