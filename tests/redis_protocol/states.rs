@@ -42,13 +42,13 @@ async fn a_server_that_is_down_is_refused_at_once() {
     let server = RedisServer::start();
     let backend = RedisBackend::connect(&server.url()).await.unwrap();
     server.kill();
-    let request = AcquireRequest::new(LockKey::new("order", 7), Duration::from_secs(60));
-    let error = backend.acquire(&request).await.unwrap_err();
+    let request = || AcquireRequest::new(LockKey::new("order", 7), Duration::from_secs(60));
+    let error = backend.acquire(&request()).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     // By now it is known.
     sleep(Duration::from_millis(1200)).await;
     let started = Instant::now();
-    let error = backend.acquire(&request).await.unwrap_err();
+    let error = backend.acquire(&request()).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     assert!(
         started.elapsed() < Duration::from_millis(300),
