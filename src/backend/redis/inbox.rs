@@ -91,8 +91,15 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
 /// Keeps the channel subscribed, for as long as the client lives.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let heard = Arc::new(AtomicU64::new(0));
-    let open = || subscribe(shared.clone(), heard.clone());
     let link = &shared.inbox_link;
+    let open = || async {
+        let opened = subscribe(shared.clone(), heard.clone()).await;
+        if opened.is_err() && link.is_given_up() {
+            // Nobody waits in silence for a server that is away: asking, they learn it.
+            shared.room.gap();
+        }
+        opened
+    };
     let opened = || async {
         shared.room.gap();
     };

@@ -158,7 +158,7 @@ impl From<RedisError> for Trouble {
                     "the Redis user lacks a right that a script needs: see the ACL in the docs",
                 )
             }
-            _ if detail.contains("WRONGTYPE") => Self::misconfigured(
+            _ if code == "WRONGTYPE" || detail.contains("WRONGTYPE") => Self::misconfigured(
                 "a key beside a lock holds what this crate did not write (WRONGTYPE)",
             ),
             (ErrorKind::Io, _) => Self::unavailable("the connection to Redis failed"),
