@@ -159,34 +159,39 @@ local function offer(entry, score, who)
     return false
   end
   hold(who.owner, who.inbox, who.mode, token, math.min(tonumber(who.ttl), OFFER))
-  -- Stays until it is confirmed, marked: if the offer lapses its process hangs.
-  call('ZREM', Q, entry)
+  -- Stays until it is confirmed, marked: if the offer lapses its process hangs. Never empty in
+  -- between, or the queue would lose its end.
   call('ZADD', Q, string.format('%.0f', score), '!' .. entry)
+  call('ZREM', Q, entry)
   return true
 end
 
 -- Readers hold: those at the head of the queue may join. Returns the token of `me` if it may.
 -- A writer ends the line; `probe` asks whether its process is still there.
 local function admit(me, probe)
-  local at = 0
+  local at, mine = 0, nil
   for _ = 1, 512 do
     local entry, score = head(at)
-    if not entry then return end
+    if not entry then break end
     local who = read(entry)
     if who.mode ~= 's' then
-      if not probe or tell(who.inbox, 'n') then return end
+      if not probe or tell(who.inbox, 'n') then break end
       evict(who.inbox, me)
+      -- Also of those before: begin again.
+      at = 0
     elseif entry == me then
       call('ZREM', Q, me)
-      return take(who.owner, who.inbox, 's', who.ttl, who.tokens)
+      mine = take(who.owner, who.inbox, 's', who.ttl, who.tokens)
     elseif not who.offered then
-      if offer(entry, score, who) then at = at + 1 end
+      at = offer(entry, score, who) and at + 1 or 0
     elseif read_token(who.owner) then
       at = at + 1
     else
       evict(who.inbox, me)
+      at = 0
     end
   end
+  return mine
 end
 
 -- Nobody holds any more: the head of the queue gets the key, never a newcomer before it.
