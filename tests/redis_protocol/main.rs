@@ -4,5 +4,8 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod checks;
+mod model;
 mod owners;
+mod scripts;
 mod states;

@@ -173,8 +173,6 @@ impl Lease for RedisLease {
         if held {
             return Ok(());
         }
-        // Unless an operator was the reason, who is heard of first.
-        self.inner.lose(Loss::Revoked);
         Err(BackendError::new(BackendErrorKind::Lost, ""))
     }
 

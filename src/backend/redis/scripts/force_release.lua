@@ -17,5 +17,6 @@ for _, each in ipairs(holders) do
     if string.find(entry, '!' .. each .. ' ', 1, true) == 1 then call('ZREM', Q, entry) end
   end
 end
+call('DEL', K)
 serve(nil)
 return 1
