@@ -11,10 +11,7 @@ use crate::{
     logs::{Logs, SpanSeen},
 };
 
-on_each_backend!(
-    one_span_for_each_lock(paused),
-    debug_output_holds_no_key,
-);
+on_each_backend!(one_span_for_each_lock(paused), debug_output_holds_no_key,);
 
 /// A value that must not turn up anywhere.
 const SECRET: &str = "customer-4711";

@@ -46,6 +46,15 @@ impl Trouble {
         }
     }
 
+    /// The wait is over without the key.
+    pub(super) fn replaced() -> Self {
+        Self {
+            kind: BackendErrorKind::WaitTimedOut,
+            answered: true,
+            ..Self::unavailable("another acquire of the same owner took its place")
+        }
+    }
+
     /// An answer in a form that no script of ours gives.
     pub(super) fn strange() -> Self {
         Self {
@@ -149,7 +158,7 @@ impl From<RedisError> for Trouble {
                     "the Redis user lacks a right that a script needs: see the ACL in the docs",
                 )
             }
-            _ if detail.contains("WRONGTYPE") => Self::misconfigured(
+            _ if code == "WRONGTYPE" || detail.contains("WRONGTYPE") => Self::misconfigured(
                 "a key beside a lock holds what this crate did not write (WRONGTYPE)",
             ),
             (ErrorKind::Io, _) => Self::unavailable("the connection to Redis failed"),

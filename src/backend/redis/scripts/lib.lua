@@ -152,7 +152,7 @@ end
 -- Offers a place to a waiter; whether its process heard.
 local function offer(waiter)
   local token = next_token(waiter)
-  if not tell(waiter.inbox, 'g ' .. waiter.owner .. ' ' .. token) then
+  if not tell(waiter.inbox, 'g ' .. waiter.owner .. ' ' .. K .. ' ' .. token) then
     evict(waiter.inbox, nil)
     return false
   end
@@ -209,7 +209,7 @@ local function serve(me)
     elseif waiter.score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
       call('ZREM', Q, waiter.entry)
-      if tell(waiter.inbox, 'w ' .. waiter.owner) then
+      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then
         call('DEL', K)
         return
       end
