@@ -4,14 +4,13 @@
 //! all candidates take turns, and what counts is the ratio within one run.
 
 // Each bench uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub(crate) mod services;
 mod table;
 
 use std::time::{Duration, Instant};
 
-#[allow(unused_imports)] // each bench uses its part
 pub(crate) use self::table::{median, ns, ratio, table};
 
 /// How the bench was called.

@@ -46,6 +46,15 @@ impl Trouble {
         }
     }
 
+    /// The wait is over without the key.
+    pub(super) fn replaced() -> Self {
+        Self {
+            kind: BackendErrorKind::WaitTimedOut,
+            answered: true,
+            ..Self::unavailable("another acquire of the same owner took its place")
+        }
+    }
+
     /// An answer in a form that no script of ours gives.
     pub(super) fn strange() -> Self {
         Self {
@@ -134,7 +143,7 @@ impl From<RedisError> for Trouble {
                 Self::misconfigured(no_right(detail))
             }
             (ErrorKind::RESP3NotSupported, _) => {
-                Self::misconfigured("this Redis server is too old: 6.0 or newer is needed")
+                Self::misconfigured("this Redis server is too old: 6.2 or newer is needed")
             }
             (_, "NOAUTH" | "WRONGPASS") => Self::of_text(code).unwrap_or_else(Self::strange),
             (ErrorKind::AuthenticationFailed, _) => {

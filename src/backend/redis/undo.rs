@@ -14,7 +14,11 @@ use tokio::{
 };
 
 use super::{
-    client::Shared, connection::Connection, names::Names, room::jittered, scripts::ABANDON,
+    client::Shared,
+    connection::Connection,
+    names::{Names, Words},
+    room::{Asker, jittered},
+    scripts::ABANDON,
     trouble::Trouble,
 };
 
@@ -34,8 +38,8 @@ pub(super) struct Undo {
 
 enum What {
     Owner {
-        owner: String,
-        entry: String,
+        asker: Asker,
+        words: Words,
         /// An earlier attempt of it may come late, whatever this connection does.
         tainted: bool,
     },
@@ -48,12 +52,13 @@ impl Undo {
     pub(super) fn owner(
         connection: Arc<Connection>,
         names: Arc<Names>,
-        (owner, entry): (String, String),
+        asker: Asker,
+        words: Words,
         tainted: bool,
     ) -> Self {
         let what = What::Owner {
-            owner,
-            entry,
+            asker,
+            words,
             tainted,
         };
         Self {
@@ -72,9 +77,16 @@ impl Undo {
     }
 
     async fn run(self, shared: Arc<Shared>) {
+        self.see_through(&shared).await;
+        if let What::Owner { asker, .. } = &self.what {
+            shared.room.left(asker);
+        }
+    }
+
+    async fn see_through(&self, shared: &Shared) {
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.attempt(&shared).await {
+            match self.attempt(shared).await {
                 Ok(()) => return,
                 // It was heard: asking again would be answered the same.
                 Err(trouble) if trouble.answered && !trouble.may_pass() => {
@@ -116,13 +128,15 @@ impl Undo {
                 cmd.arg(&*self.names.queue).arg(entry);
                 connection.ask(&cmd).await?;
             }
-            What::Owner { owner, entry, .. } => {
-                let tombstone = buries.then(|| self.names.tombstone(owner));
+            What::Owner { words, .. } => {
+                let tombstone = buries.then(|| self.names.tombstone(words.owner()));
                 connection
                     .run(&ABANDON, |script, by_code| {
                         let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                        cmd.arg(owner).arg(entry);
-                        cmd.arg(if buries { TOMBSTONE_MS } else { 0 });
+                        cmd.arg(&words.who).arg(words.entry());
+                        if buries {
+                            cmd.arg(TOMBSTONE_MS);
+                        }
                         cmd
                     })
                     .await?;

@@ -5,9 +5,8 @@ local function refusal()
   for _, command in ipairs({
     {'TIME'}, {'SET', K, '1', 'NX', 'PX', '100'}, {'GET', K}, {'MGET', K}, {'EXISTS', K},
     {'PTTL', K}, {'PEXPIRE', K, '100'}, {'DEL', K},
-    {'ZADD', K, '1', 'a'}, {'ZRANGE', K, '0', '0'}, {'ZRANGEBYSCORE', K, '0', '1'},
-    {'ZCOUNT', K, '0', '1'}, {'ZREM', K, 'a'}, {'DEL', K},
-    {'HSET', K, 'a', '1'}, {'HGET', K, 'a'}, {'HGETALL', K}, {'HDEL', K, 'a'}, {'DEL', K},
+    {'ZADD', K, '1', 'a'}, {'ZRANGE', K, '0', '0'}, {'ZSCORE', K, 'a'}, {'ZCOUNT', K, '0', '1'},
+    {'ZREMRANGEBYSCORE', K, '1', '1'}, {'ZREM', K, 'a'}, {'DEL', K},
     {'PUBLISH', ARGV[1], 'p'},
   }) do
     local answer = redis.pcall(unpack(command))
