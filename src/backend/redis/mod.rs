@@ -20,6 +20,7 @@ mod room;
 mod scripts;
 mod trouble;
 mod undo;
+mod waiter;
 
 use std::{fmt, sync::Arc};
 

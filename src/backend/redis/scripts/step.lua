@@ -31,7 +31,9 @@ me.entry = me.who .. ' ' .. me.mode .. ' ' .. me.ttl .. ' ' .. me.tokens
 local unfair, queues = string.sub(ARGV[4], 1, 1) == 'u', string.sub(ARGV[4], 2, 2) == 'q'
 
 local kind, who, token = holder()
-if (kind == 'x' and who == me.who) or (kind == 's' and call('ZSCORE', R, me.who)) then
+-- By the owner alone: it may ask from another process now.
+local same = kind == 'x' and string.match(who, '^%S+') == string.match(me.who, '^%S+')
+if same or (kind == 's' and call('ZSCORE', R, me.who)) then
   hold(me, token)
   call('ZREM', Q, me.entry, '!' .. me.entry)
   return token
@@ -41,7 +43,12 @@ local ticket = ARGV[6]
 if queues then
   -- An offer to it that lapsed is over.
   call('ZREM', Q, '!' .. me.entry)
-  ticket = ticket or draw(1)
+  if not ticket then
+    -- A place that it has already is the one to come back to.
+    local place = tonumber(call('ZSCORE', Q, me.entry) or '')
+    if place and place >= UNFAIR then place = place - UNFAIR end
+    ticket = place and string.format('%.0f', place) or draw(1)
+  end
   enqueue(me.entry, unfair, ticket)
 end
 local got
