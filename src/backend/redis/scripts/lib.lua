@@ -1,5 +1,4 @@
 local K, Q, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local call = redis.call
 -- Scores: tickets; those who wait without order behind them; gates behind all.
 local UNFAIR, GATE = 4.2e15, 9e15
 local OFFER, QUEUE_LIFE = 1000, 15000
@@ -12,15 +11,6 @@ local function now()
     clock = time[1] * 1000000 + time[2]
   end
   return clock
-end
-
--- Reserves n tokens above all before, and returns the first. A plain number in text: Lua's own
--- conversion rounds to 14 digits.
-local function draw(n)
-  local first = (tonumber(call('GET', F) or 0) or 0) + 1
-  if first < now() then first = now() end
-  call('SET', F, string.format('%.0f', first + n - 1), 'EX', 86400)
-  return string.format('%.0f', first)
 end
 
 -- Who holds: nil, 'x' or 's' with who (the owner and its inbox, or stars) and the token, or 'f'
@@ -44,11 +34,11 @@ end
 -- A queue entry: an owner, its inbox, what it wants; '!' before one whose offer is open or has
 -- lapsed.
 local function read(entry)
-  local offered, who, mode, ttl, tokens =
-    string.match(entry, '^(!?)(%S+ %S+) (%a) (%d+) (%d+)$')
+  local offered, owner, inbox, mode, ttl, tokens =
+    string.match(entry, '^(!?)(%S+) (%S+) (%a) (%d+) (%d+)$')
   return {
-    entry = entry, offered = offered == '!', who = who, mode = mode, ttl = ttl, tokens = tokens,
-    owner = string.match(who, '^%S+'), inbox = string.match(who, '%S+$'),
+    entry = entry, offered = offered == '!', owner = owner, inbox = inbox,
+    who = owner .. ' ' .. inbox, mode = mode, ttl = ttl, tokens = tokens,
   }
 end
 
@@ -82,10 +72,12 @@ local function heads(inbox)
   return first and first.inbox == inbox and 1 or 0
 end
 
+-- Whether it was not there yet.
 local function enqueue(entry, unfair, ticket)
   if unfair then ticket = string.format('%.0f', ticket + UNFAIR) end
-  call('ZADD', Q, 'NX', ticket, entry)
+  local added = call('ZADD', Q, 'NX', ticket, entry)
   call('PEXPIRE', Q, QUEUE_LIFE)
+  return added
 end
 
 -- Whether a process is there to hear it.
@@ -139,7 +131,7 @@ local function next_token(waiter)
     local kind, _, token = holder()
     if kind == 's' then return token end
   end
-  return draw(waiter.tokens)
+  return draw(F, tonumber(waiter.tokens))
 end
 
 -- For the caller itself, which needs no offer.
