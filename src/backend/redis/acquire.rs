@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{
     answer,
@@ -11,15 +14,16 @@ use super::{
     connection::Connection,
     lease::{Grant, Inner, RedisLease},
     names::{Names, Words},
-    room::{Known, News, Outlook, Waiter, jittered},
+    room::{Asker, Known, Outlook, jittered},
     scripts::{CONFIRM, STEP},
     trouble::Trouble,
     undo::Undo,
+    waiter::{Asked, News, Waiter},
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
     error::{BackendError, BackendErrorKind},
-    lease::{FencingToken, Lease as _},
+    lease::{FencingToken, Lease as _, Loss},
 };
 
 /// A waiter asks again after this time, whatever it has heard.
@@ -31,10 +35,10 @@ pub(super) async fn acquire(
     client: &Arc<Client>,
     request: &AcquireRequest,
 ) -> Result<RedisLease, BackendError> {
-    let mut attempt = Attempt::new(client, request);
-    if attempt.known_to_hold() {
-        return attempt.again().await;
-    }
+    let mut attempt = match Attempt::begin(client, request).await? {
+        Begun::Attempt(attempt) => attempt,
+        Begun::Holds(inner) => return again(inner).await,
+    };
     let fails_at_once = match request.wait {
         WaitBound::Fail => Some(BackendErrorKind::Contended),
         WaitBound::Until(deadline) if deadline <= Instant::now() => {
@@ -78,12 +82,7 @@ pub(super) async fn acquire(
                     }
                 }
                 News::Ask => {}
-                News::Replaced => {
-                    return Err(BackendError::new(
-                        BackendErrorKind::WaitTimedOut,
-                        "another acquire of the same owner took its place",
-                    ));
-                }
+                News::Replaced => return Err(Trouble::replaced().into()),
             },
             () = sleep_until(next) => {
                 if let WaitBound::Until(deadline) = request.wait
@@ -106,15 +105,20 @@ enum Step {
     Wait(Outlook),
 }
 
+enum Begun<'a> {
+    Attempt(Attempt<'a>),
+    Holds(Arc<Inner>),
+}
+
 /// One acquire. Dropped without a lease, it is undone: whatever became of what it asked.
 struct Attempt<'a> {
     client: &'a Arc<Client>,
     request: &'a AcquireRequest,
     names: Arc<Names>,
+    asker: Asker,
     words: Option<Words>,
     ttl: Duration,
     waiter: Arc<Waiter>,
-    known: Known,
     ticket: String,
     queued: bool,
     /// Over which it asked last.
@@ -125,49 +129,59 @@ struct Attempt<'a> {
     tainted: bool,
 }
 
+/// For an owner that holds: the same lease, if the server agrees.
+async fn again(inner: Arc<Inner>) -> Result<RedisLease, BackendError> {
+    let lease = RedisLease { inner };
+    match lease.renew().await {
+        Ok(()) => Ok(lease),
+        Err(error) if error.kind() == BackendErrorKind::Lost => Err(BackendError::new(
+            BackendErrorKind::Contended,
+            "this owner has lost its lease",
+        )),
+        Err(error) => Err(error),
+    }
+}
+
 impl<'a> Attempt<'a> {
-    fn new(client: &'a Arc<Client>, request: &'a AcquireRequest) -> Self {
+    async fn begin(
+        client: &'a Arc<Client>,
+        request: &'a AcquireRequest,
+    ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
+        let names = Arc::new(Names::new(&shared.prefix, &request.key));
+        let asker = Asker::new(request.owner, names.lock.clone());
+        let waiter = Arc::default();
+        let before = match shared.room.enter(&asker, &waiter) {
+            Known::Waits(before) => before,
+            Known::Holds(inner) => return Ok(Begun::Holds(inner)),
+            // The undo of what this owner had would undo what it gets now.
+            _ => match timeout(shared.timeout, enter_later(client, &asker, &waiter)).await {
+                Ok(Known::Holds(inner)) => return Ok(Begun::Holds(inner)),
+                Ok(Known::Waits(before)) => before,
+                _ => {
+                    return Err(Trouble::unavailable(
+                        "what this owner asked for before is not undone yet",
+                    ));
+                }
+            },
+        };
         // The server counts milliseconds; rounded up, so that it never ends before we do.
         let ttl = request.ttl.clamp(Duration::from_millis(1), LONGEST);
         let ms = ttl.as_nanos().div_ceil(1_000_000) as u64;
-        let waiter = Arc::default();
-        Self {
+        Ok(Begun::Attempt(Self {
             client,
             request,
-            names: Arc::new(Names::new(&shared.prefix, &request.key)),
             words: Some(Words::new(request, &shared.inbox, ms)),
+            names,
+            asker,
             ttl,
-            known: shared.room.enter(request.owner, &waiter),
             waiter,
             ticket: String::new(),
             queued: false,
-            connection: None,
-            open: false,
-            tainted: false,
-        }
-    }
-
-    fn known_to_hold(&self) -> bool {
-        matches!(self.known, Known::Holds(_))
-    }
-
-    /// For an owner that holds: the same lease, if the server agrees.
-    async fn again(mut self) -> Result<RedisLease, BackendError> {
-        let Known::Holds(inner) = std::mem::replace(&mut self.known, Known::Waits) else {
-            return Err(Trouble::strange().into());
-        };
-        // Not an attempt of its own: the lease is there to be released.
-        self.words = None;
-        let lease = RedisLease { inner };
-        match lease.renew().await {
-            Ok(()) => Ok(lease),
-            Err(error) if error.kind() == BackendErrorKind::Lost => Err(BackendError::new(
-                BackendErrorKind::Contended,
-                "this owner has lost its lease",
-            )),
-            Err(error) => Err(error),
-        }
+            open: before.is_some(),
+            tainted: before.as_ref().is_some_and(|before| before.tainted),
+            connection: before.map(|before| before.over),
+        }))
     }
 
     /// Asks, and once more if the connection broke meanwhile: by the owner token that is harmless,
@@ -175,7 +189,9 @@ impl<'a> Attempt<'a> {
     async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
         let started = Instant::now();
         loop {
-            match self.ask(queues).await {
+            // Where there is none, the link has waited for as long as it should.
+            let connection = self.connection().await?;
+            match self.ask(connection, queues).await {
                 Err(trouble)
                     if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
                 result => return result,
@@ -183,15 +199,21 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, queues: bool) -> Result<Step, Trouble> {
-        let connection = self.client.connection().await?;
+    /// Behind what is not answered yet, while that can be; else that has to be ended.
+    async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
+        match &self.connection {
+            Some(before) if self.open && !before.has_ended() => Ok(before.clone()),
+            _ => self.client.connection().await,
+        }
+    }
+
+    async fn ask(&mut self, connection: Arc<Connection>, queues: bool) -> Result<Step, Trouble> {
         self.settle_before(&connection).await?;
+        self.begins_to_ask(&connection)?;
         let Some(words) = &self.words else {
             return Err(Trouble::strange());
         };
         let tombstone = self.tainted_or_doubtful(&connection, words);
-        self.connection = Some(connection.clone());
-        self.open = true;
         let sent = Instant::now();
         let answer = connection
             .run(&STEP, |script, by_code| {
@@ -213,11 +235,14 @@ impl<'a> Attempt<'a> {
             })
             .await?;
         self.open = false;
-        match answer::list(&answer)? {
-            [Value::Int(1), token] => {
+        let answer = match &answer {
+            Value::Array(items) => items.as_slice(),
+            token => {
                 let token = answer::int(token)?;
-                Ok(Step::Granted(self.granted(token, sent)?))
+                return Ok(Step::Granted(self.granted(token, sent)?));
             }
+        };
+        match answer {
             [Value::Int(0), ms, ticket, foreign, head] => {
                 self.ticket = answer::string(ticket)?.to_owned();
                 Ok(Step::Wait(Outlook {
@@ -229,6 +254,19 @@ impl<'a> Attempt<'a> {
             [Value::Int(-1)] => Err(Trouble::undone("this owner was undone")),
             _ => Err(Trouble::strange()),
         }
+    }
+
+    fn begins_to_ask(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
+        let asked = Asked {
+            over: connection.clone(),
+            tainted: self.tainted,
+        };
+        if !self.waiter.asks(asked) {
+            return Err(Trouble::replaced());
+        }
+        self.connection = Some(connection.clone());
+        self.open = true;
+        Ok(())
     }
 
     /// What was asked over another connection and not answered must not run after this.
@@ -256,12 +294,11 @@ impl<'a> Attempt<'a> {
             // Asking again confirms.
             return None;
         }
-        let connection = self.client.connection().await.ok()?;
+        let connection = self.connection().await.ok()?;
         self.settle_before(&connection).await.ok()?;
+        self.begins_to_ask(&connection).ok()?;
         let words = self.words.as_ref()?;
         let value = words.value(u64::try_from(token).ok()?);
-        self.connection = Some(connection.clone());
-        self.open = true;
         let sent = Instant::now();
         let keys = [&*self.names.lock, &*self.names.queue];
         let answer = connection
@@ -296,7 +333,7 @@ impl<'a> Attempt<'a> {
                 names: self.names.clone(),
                 words,
                 mode: self.request.mode,
-                owner: self.request.owner,
+                asker: self.asker.clone(),
                 token,
                 ttl: self.ttl,
                 sent,
@@ -305,12 +342,15 @@ impl<'a> Attempt<'a> {
             },
         ));
         let room = &self.client.shared.room;
-        if !room.holds(self.request.owner, &self.waiter, &inner) {
-            // A newer acquire of this owner gets the same grant; this one must not free it.
-            inner.disown();
-            return Err(Trouble::undone(
-                "another acquire of the same owner took its place",
-            ));
+        if let Err(is_replaced) = room.holds(&self.asker, &self.waiter, &inner) {
+            if is_replaced {
+                // A newer acquire of this owner gets the same grant; this one must not free it.
+                inner.disown();
+            }
+            return Err(Trouble::replaced());
+        }
+        if self.waiter.was_revoked(token.get()) {
+            inner.lose(Loss::ForceReleased);
         }
         Ok(RedisLease { inner })
     }
@@ -336,18 +376,29 @@ impl Drop for Attempt<'_> {
             // It ended with a lease.
             return;
         };
-        let mine = self
-            .client
-            .shared
-            .room
-            .leave(self.request.owner, &self.waiter);
-        if mine && let Some(connection) = self.connection.take() {
+        let room = &self.client.shared.room;
+        let asked = self.connection.take();
+        if room.leave(&self.asker, &self.waiter, asked.is_some())
+            && let Some(connection) = asked
+        {
             self.client.undo(Undo::owner(
                 connection,
                 self.names.clone(),
+                self.asker.clone(),
                 words,
                 self.tainted,
             ));
+        }
+    }
+}
+
+/// Enters an owner when what it had is undone.
+async fn enter_later(client: &Client, asker: &Asker, waiter: &Arc<Waiter>) -> Known {
+    loop {
+        match client.shared.room.enter(asker, waiter) {
+            Known::Leaves(left) => left.cancelled().await,
+            Known::Drops => yield_now().await,
+            known => return known,
         }
     }
 }

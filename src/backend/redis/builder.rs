@@ -133,7 +133,10 @@ impl RedisBuilder {
             }
         });
         match task.await {
-            Ok(Ok(client)) => Ok(RedisBackend { client }),
+            Ok(Ok(client)) => {
+                client.shared.settle().await?;
+                Ok(RedisBackend { client })
+            }
             Ok(Err(trouble)) => Err(trouble.into()),
             Err(_) => Err(Trouble::unavailable("connecting broke off").into()),
         }

@@ -20,6 +20,7 @@ use super::{
     connection::{Connection, text},
     link::Link,
     names::unhex,
+    room::Asker,
     trouble::Trouble,
 };
 use crate::lease::OwnerToken;
@@ -31,11 +32,11 @@ const PROBES: Duration = Duration::from_secs(2);
 #[derive(Debug, PartialEq)]
 enum Message<'a> {
     /// The owner may have its key, under this token.
-    Offer(OwnerToken, &'a str),
+    Offer(Asker, &'a str),
     /// Its key may be free.
-    Ask(OwnerToken),
-    /// An operator took its key.
-    Revoked(OwnerToken),
+    Ask(Asker),
+    /// An operator took the grant of this token from it.
+    Revoked(Asker, &'a str),
     /// All entries of this process were taken out of the queue of this key.
     Evicted(&'a str),
     /// Nobody holds this key or waits for it.
@@ -49,11 +50,14 @@ impl<'a> Message<'a> {
         let mut words = message.split(' ');
         let kind = words.next()?;
         let mut next = || words.next();
-        let owner = |text| unhex(text).map(OwnerToken::from_bytes);
+        let asker = |owner, key| {
+            let owner = unhex(owner).map(OwnerToken::from_bytes)?;
+            Some(Asker::new(owner, key))
+        };
         Some(match kind {
-            "g" => Self::Offer(owner(next()?)?, next()?),
-            "w" => Self::Ask(owner(next()?)?),
-            "r" => Self::Revoked(owner(next()?)?),
+            "g" => Self::Offer(asker(next()?, next()?)?, next()?),
+            "w" => Self::Ask(asker(next()?, next()?)?),
+            "r" => Self::Revoked(asker(next()?, next()?)?, next()?),
             "x" => Self::Evicted(next()?),
             "f" => Self::Free(next()?),
             "p" => Self::Probe,
@@ -68,9 +72,9 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
     }
     let room = &shared.room;
     match push.data.last().and_then(text).and_then(Message::read) {
-        Some(Message::Offer(owner, token)) => room.offer(owner, token),
-        Some(Message::Ask(owner)) => room.ask(owner),
-        Some(Message::Revoked(owner)) => room.revoked(owner),
+        Some(Message::Offer(asker, token)) => room.offer(&asker, token),
+        Some(Message::Ask(asker)) => room.ask(&asker),
+        Some(Message::Revoked(asker, token)) => room.revoked(&asker, token),
         Some(Message::Evicted(key)) => {
             room.evicted(key);
             room.open_gate(key);
@@ -139,11 +143,12 @@ mod tests {
     #[test]
     fn messages_are_read_and_garbage_is_not() {
         let owner = OwnerToken::from_bytes([0xab; 16]);
-        let offer = format!("g {} 17", "ab".repeat(16));
-        assert_eq!(Message::read(&offer), Some(Message::Offer(owner, "17")));
+        let offer = format!("g {} a:1; 17", "ab".repeat(16));
+        let asker = Asker::new(owner, "a:1;");
+        assert_eq!(Message::read(&offer), Some(Message::Offer(asker, "17")));
         assert_eq!(Message::read("x a:1;"), Some(Message::Evicted("a:1;")));
         assert_eq!(Message::read("p"), Some(Message::Probe));
-        for garbage in ["", "g", "g 00 17", "g zz", "w", "n", "r é", "x"] {
+        for garbage in ["", "g", "g 00 a:1; 17", "g zz", "w", "n", "r é", "x"] {
             assert_eq!(Message::read(garbage), None, "{garbage}");
         }
     }

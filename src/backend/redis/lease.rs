@@ -16,6 +16,7 @@ use super::{
     connection::Connection,
     names::{Names, Words},
     renewals::Renewal,
+    room::Asker,
     scripts::{ABANDON, RELEASE},
     trouble::Trouble,
     undo::{TOMBSTONE_MS, Undo},
@@ -23,7 +24,7 @@ use super::{
 use crate::{
     backend::Mode,
     error::{BackendError, BackendErrorKind},
-    lease::{self, FencingToken, Lease, Loss, LossSignal, OwnerToken},
+    lease::{self, FencingToken, Lease, Loss, LossSignal},
     sync::lock,
 };
 
@@ -40,7 +41,7 @@ pub(super) struct Inner {
     pub(super) mode: Mode,
     /// What stands in the lock while it is held exclusively.
     pub(super) value: String,
-    owner: OwnerToken,
+    asker: Asker,
     token: FencingToken,
     ttl: Duration,
     ends: Mutex<Instant>,
@@ -57,7 +58,7 @@ pub(super) struct Grant {
     pub(super) names: Arc<Names>,
     pub(super) words: Words,
     pub(super) mode: Mode,
-    pub(super) owner: OwnerToken,
+    pub(super) asker: Asker,
     pub(super) token: FencingToken,
     pub(super) ttl: Duration,
     pub(super) sent: Instant,
@@ -73,7 +74,7 @@ impl Inner {
             names: grant.names,
             words: grant.words,
             mode: grant.mode,
-            owner: grant.owner,
+            asker: grant.asker,
             token: grant.token,
             ttl: grant.ttl,
             ends: Mutex::new(lease::valid_until(grant.sent, grant.ttl)),
@@ -129,12 +130,13 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.client.shared.room.forget(self.owner);
-        if !*self.released.get_mut() {
+        let held = !*self.released.get_mut();
+        if self.client.shared.room.forget(&self.asker, self, held) {
             let words = std::mem::take(&mut self.words);
             self.client.undo(Undo::owner(
                 self.connection.clone(),
                 self.names.clone(),
+                self.asker.clone(),
                 words,
                 self.tainted,
             ));
@@ -171,8 +173,6 @@ impl Lease for RedisLease {
         if held {
             return Ok(());
         }
-        // Unless an operator was the reason, who is heard of first.
-        self.inner.lose(Loss::Revoked);
         Err(BackendError::new(BackendErrorKind::Lost, ""))
     }
 

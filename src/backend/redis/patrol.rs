@@ -34,6 +34,8 @@ pub(super) async fn walk(shared: Arc<Shared>) {
             () = shared.room.earlier.notified() => {}
             Some(_) = looking.join_next() => {}
         }
+        // All of them: there may be more in a tick than one, and those that ended take memory.
+        while looking.try_join_next().is_some() {}
         sleep(TICK).await;
     }
 }

@@ -16,7 +16,7 @@ use super::{
     scripts::{RENEW, RENEW_SHARED},
     trouble::Trouble,
 };
-use crate::backend::Mode;
+use crate::{backend::Mode, lease::Loss};
 
 /// How many locks one script renews: beyond that there is little to gain, and others wait.
 const MOST: usize = 100;
@@ -109,6 +109,10 @@ fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
     let result = result.map(|held| {
         if held == 1 {
             renewal.lease.extend(sent);
+        } else {
+            // Here, as whoever asked may have left. Unless an operator was the reason, who is heard
+            // of first.
+            renewal.lease.lose(Loss::Revoked);
         }
         held == 1
     });

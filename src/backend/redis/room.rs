@@ -7,8 +7,14 @@ use std::{
 };
 
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 
-use super::{gate::Gate, lease::Inner, names::Names};
+use super::{
+    gate::Gate,
+    lease::Inner,
+    names::Names,
+    waiter::{Asked, Waiter},
+};
 use crate::{
     lease::{Loss, OwnerToken},
     sync::lock,
@@ -30,22 +36,42 @@ pub(super) struct Room {
 
 #[derive(Debug, Default)]
 struct Tables {
-    owners: HashMap<OwnerToken, Entry>,
+    owners: HashMap<Asker, Entry>,
     lines: HashMap<Arc<str>, Line>,
     gates: HashMap<Arc<str>, Arc<Gate>>,
+}
+
+/// An owner and the lock that it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asker {
+    owner: OwnerToken,
+    lock: Arc<str>,
+}
+
+impl Asker {
+    pub(super) fn new(owner: OwnerToken, lock: impl Into<Arc<str>>) -> Self {
+        let lock = lock.into();
+        Self { owner, lock }
+    }
 }
 
 #[derive(Debug)]
 enum Entry {
     Waits(Arc<Waiter>),
     Holds(Weak<Inner>),
+    /// It is being undone, so many times; what it asks now would be undone too.
+    Leaves(u32, CancellationToken),
 }
 
 /// What this process knows of an owner that asks.
 pub(super) enum Known {
-    /// It waits, or nobody knew it; the older wait is over.
-    Waits,
+    /// It waits from now on. Another acquire of it, which asked like this, is over.
+    Waits(Option<Asked>),
     Holds(Arc<Inner>),
+    /// Its lease is being dropped, by another thread.
+    Drops,
+    /// It may ask when this is cancelled.
+    Leaves(CancellationToken),
 }
 
 /// The waiters of one key in this process.
@@ -56,58 +82,6 @@ struct Line {
     waiters: VecDeque<Arc<Waiter>>,
     due: Instant,
     backoff: Duration,
-}
-
-/// One acquire that waits.
-#[derive(Debug, Default)]
-pub(super) struct Waiter {
-    told: Mutex<Told>,
-    woken: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Told {
-    offer: Option<String>,
-    ask: bool,
-    replaced: bool,
-}
-
-/// Why a waiter was woken.
-#[derive(Debug)]
-pub(super) enum News {
-    /// It may have the key, if it confirms: with this token.
-    Offer(String),
-    /// It has to ask again.
-    Ask,
-    /// Another acquire of the same owner has taken its place.
-    Replaced,
-}
-
-impl Waiter {
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut lock(&self.told));
-        self.woken.notify_one();
-    }
-
-    /// Cancel safe: news that are not taken stay.
-    pub(super) async fn news(&self) -> News {
-        loop {
-            {
-                let mut told = lock(&self.told);
-                if told.replaced {
-                    return News::Replaced;
-                }
-                if let Some(token) = told.offer.take() {
-                    return News::Offer(token);
-                }
-                if std::mem::take(&mut told.ask) {
-                    return News::Ask;
-                }
-            }
-            // One task waits, and a permit is kept for it.
-            self.woken.notified().await;
-        }
-    }
 }
 
 /// What a script says of a key that is not to be had yet.
@@ -149,65 +123,70 @@ pub(super) fn jittered(duration: Duration) -> Duration {
 
 impl Room {
     /// Enters an owner that is about to ask.
-    pub(super) fn enter(&self, owner: OwnerToken, waiter: &Arc<Waiter>) -> Known {
+    pub(super) fn enter(&self, asker: &Asker, waiter: &Arc<Waiter>) -> Known {
         let mut tables = lock(&self.tables);
-        let replaced = match tables.owners.entry(owner) {
+        let older = match tables.owners.entry(asker.clone()) {
             hash_map::Entry::Vacant(vacant) => {
                 vacant.insert(Entry::Waits(waiter.clone()));
-                return Known::Waits;
+                return Known::Waits(None);
             }
-            hash_map::Entry::Occupied(mut entry) => {
-                if let Entry::Holds(inner) = entry.get()
-                    && let Some(inner) = inner.upgrade()
-                {
-                    return Known::Holds(inner);
-                }
-                entry.insert(Entry::Waits(waiter.clone()))
-            }
+            hash_map::Entry::Occupied(mut entry) => match entry.get_mut() {
+                Entry::Holds(inner) => return inner.upgrade().map_or(Known::Drops, Known::Holds),
+                Entry::Leaves(_, left) => return Known::Leaves(left.clone()),
+                Entry::Waits(older) => std::mem::replace(older, waiter.clone()),
+            },
         };
-        drop(tables);
-        if let Entry::Waits(older) = replaced {
-            older.tell(|told| told.replaced = true);
-        }
-        Known::Waits
+        Known::Waits(older.replace())
     }
 
-    /// The owner that waited holds now; `false` if another acquire of it has taken its place.
+    /// The owner that waited holds now; if another acquire of it has taken its place, `Err` with
+    /// whether that is still there.
     pub(super) fn holds(
         &self,
-        owner: OwnerToken,
+        asker: &Asker,
         waiter: &Arc<Waiter>,
         inner: &Arc<Inner>,
-    ) -> bool {
-        match lock(&self.tables).owners.get_mut(&owner) {
+    ) -> Result<(), bool> {
+        match lock(&self.tables).owners.get_mut(asker) {
             Some(entry @ Entry::Waits(_)) if is_waiter(entry, waiter) => {
                 *entry = Entry::Holds(Arc::downgrade(inner));
-                true
+                Ok(())
             }
-            _ => false,
+            Some(Entry::Waits(_) | Entry::Holds(_)) => Err(true),
+            Some(Entry::Leaves(..)) | None => Err(false),
         }
     }
 
-    /// The wait is over; `false` if another acquire of the owner has taken its place.
-    pub(super) fn leave(&self, owner: OwnerToken, waiter: &Arc<Waiter>) -> bool {
+    /// The wait is over; whether it is to be undone, which is what [`left`](Self::left) ends.
+    /// Not if another acquire of the owner has taken its place: it gets what this one got.
+    pub(super) fn leave(&self, asker: &Asker, waiter: &Arc<Waiter>, asked: bool) -> bool {
         let mut tables = lock(&self.tables);
-        let mine = tables
-            .owners
-            .get(&owner)
-            .is_some_and(|entry| is_waiter(entry, waiter));
-        if mine {
-            tables.owners.remove(&owner);
+        match tables.owners.get(asker) {
+            Some(entry @ Entry::Waits(_)) if !is_waiter(entry, waiter) => false,
+            Some(Entry::Holds(_)) => false,
+            _ => tables.is_gone(asker, asked),
         }
-        mine
     }
 
-    /// The last handle of a lease is gone.
-    pub(super) fn forget(&self, owner: OwnerToken) {
+    /// The last handle of a lease is gone; returns as [`leave`](Self::leave).
+    pub(super) fn forget(&self, asker: &Asker, inner: &Inner, held: bool) -> bool {
         let mut tables = lock(&self.tables);
-        if let Some(Entry::Holds(inner)) = tables.owners.get(&owner)
-            && inner.strong_count() == 0
-        {
-            tables.owners.remove(&owner);
+        match tables.owners.get(asker) {
+            Some(Entry::Waits(_)) => false,
+            Some(Entry::Holds(other)) if !std::ptr::eq(other.as_ptr(), inner) => false,
+            _ => tables.is_gone(asker, held),
+        }
+    }
+
+    /// An owner was undone.
+    pub(super) fn left(&self, asker: &Asker) {
+        let mut tables = lock(&self.tables);
+        if let Some(Entry::Leaves(times, left)) = tables.owners.get_mut(asker) {
+            *times -= 1;
+            if *times == 0 {
+                left.cancel();
+                tables.owners.remove(asker);
+            }
         }
     }
 
@@ -282,47 +261,48 @@ impl Room {
         };
         drop(tables);
         for waiter in lost {
-            waiter.tell(|told| told.ask = true);
+            waiter.ask();
         }
     }
 
     /// An offer to an owner.
-    pub(super) fn offer(&self, owner: OwnerToken, token: &str) {
-        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(&owner) {
-            waiter.tell(|told| told.offer = Some(token.into()));
+    pub(super) fn offer(&self, asker: &Asker, token: &str) {
+        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {
+            waiter.offer(token);
         }
     }
 
     /// An owner has to ask again.
-    pub(super) fn ask(&self, owner: OwnerToken) {
-        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(&owner) {
-            waiter.tell(|told| told.ask = true);
+    pub(super) fn ask(&self, asker: &Asker) {
+        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {
+            waiter.ask();
         }
     }
 
-    /// An operator took the key from this owner.
-    pub(super) fn revoked(&self, owner: OwnerToken) {
-        let held = match lock(&self.tables).owners.get(&owner) {
+    /// An operator took the grant of this token from its owner.
+    pub(super) fn revoked(&self, asker: &Asker, token: &str) {
+        let held = match lock(&self.tables).owners.get(asker) {
             Some(Entry::Holds(inner)) => inner.upgrade(),
             Some(Entry::Waits(waiter)) => {
-                waiter.tell(|told| told.ask = true);
+                waiter.revoke(token);
                 None
             }
-            None => None,
+            Some(Entry::Leaves(..)) | None => None,
         };
         if let Some(inner) = held {
             inner.lose(Loss::ForceReleased);
         }
     }
 
-    /// All that wait for this key here were taken out of its queue.
+    /// All that wait for this key here were taken out of its queue: also one that has not heard
+    /// yet that it is in there.
     pub(super) fn evicted(&self, name: &str) {
-        let waiters = match lock(&self.tables).lines.get(name) {
-            Some(line) => line.waiters.clone(),
-            None => return,
-        };
-        for waiter in waiters {
-            waiter.tell(|told| told.ask = true);
+        for (asker, entry) in &lock(&self.tables).owners {
+            if let Entry::Waits(waiter) = entry
+                && *asker.lock == *name
+            {
+                waiter.ask();
+            }
         }
     }
 
@@ -332,12 +312,12 @@ impl Room {
             let tables = lock(&self.tables);
             let waiters = tables.owners.values().filter_map(|entry| match entry {
                 Entry::Waits(waiter) => Some(waiter.clone()),
-                Entry::Holds(_) => None,
+                Entry::Holds(_) | Entry::Leaves(..) => None,
             });
             (waiters.collect(), tables.gates.values().cloned().collect())
         };
         for waiter in waiters {
-            waiter.tell(|told| told.ask = true);
+            waiter.ask();
         }
         for gate in gates {
             gate.open();
@@ -374,6 +354,23 @@ impl Room {
         if let Some(gate) = gate {
             gate.open();
         }
+    }
+}
+
+impl Tables {
+    /// Ends what is known of an owner, at once or when it was undone.
+    fn is_gone(&mut self, asker: &Asker, is_undone: bool) -> bool {
+        if !is_undone {
+            if !matches!(self.owners.get(asker), Some(Entry::Leaves(..))) {
+                self.owners.remove(asker);
+            }
+        } else if let Some(Entry::Leaves(times, _)) = self.owners.get_mut(asker) {
+            *times += 1;
+        } else {
+            let leaves = Entry::Leaves(1, CancellationToken::new());
+            self.owners.insert(asker.clone(), leaves);
+        }
+        is_undone
     }
 }
 

@@ -46,6 +46,15 @@ impl Trouble {
         }
     }
 
+    /// The wait is over without the key.
+    pub(super) fn replaced() -> Self {
+        Self {
+            kind: BackendErrorKind::WaitTimedOut,
+            answered: true,
+            ..Self::unavailable("another acquire of the same owner took its place")
+        }
+    }
+
     /// An answer in a form that no script of ours gives.
     pub(super) fn strange() -> Self {
         Self {

@@ -17,7 +17,7 @@ use super::{
     client::Shared,
     connection::Connection,
     names::{Names, Words},
-    room::jittered,
+    room::{Asker, jittered},
     scripts::ABANDON,
     trouble::Trouble,
 };
@@ -38,6 +38,7 @@ pub(super) struct Undo {
 
 enum What {
     Owner {
+        asker: Asker,
         words: Words,
         /// An earlier attempt of it may come late, whatever this connection does.
         tainted: bool,
@@ -51,10 +52,15 @@ impl Undo {
     pub(super) fn owner(
         connection: Arc<Connection>,
         names: Arc<Names>,
+        asker: Asker,
         words: Words,
         tainted: bool,
     ) -> Self {
-        let what = What::Owner { words, tainted };
+        let what = What::Owner {
+            asker,
+            words,
+            tainted,
+        };
         Self {
             connection,
             names,
@@ -71,9 +77,16 @@ impl Undo {
     }
 
     async fn run(self, shared: Arc<Shared>) {
+        self.see_through(&shared).await;
+        if let What::Owner { asker, .. } = &self.what {
+            shared.room.left(asker);
+        }
+    }
+
+    async fn see_through(&self, shared: &Shared) {
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.attempt(&shared).await {
+            match self.attempt(shared).await {
                 Ok(()) => return,
                 // It was heard: asking again would be answered the same.
                 Err(trouble) if trouble.answered && !trouble.may_pass() => {

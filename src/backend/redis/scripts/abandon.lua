@@ -6,6 +6,7 @@ call('ZREM', Q, ARGV[2], '!' .. ARGV[2])
 local kind, who = holder()
 if kind == 'x' then
   if who ~= ARGV[1] then return 0 end
+  call('DEL', K)
   serve(nil)
   return 1
 end
@@ -14,9 +15,12 @@ if kind == 's' then
   local last = call('ZRANGE', R, -1, -1, 'WITHSCORES')
   if last[1] then
     -- Others than us look at the marker only: it ends with the last reader.
-    call('PEXPIRE', K, math.max(1, tonumber(last[2]) - math.floor(now() / 1000)))
+    local left = math.max(1, tonumber(last[2]) - math.floor(now() / 1000))
+    call('PEXPIRE', K, left)
+    call('PEXPIRE', R, left + 1000)
     admit(nil, false)
   else
+    call('DEL', K)
     serve(nil)
   end
   return held

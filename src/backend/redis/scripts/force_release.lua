@@ -1,6 +1,6 @@
 -- Takes the key from whoever holds it, tells them, and serves the queue. Answers whether it was held.
 --- lib
-local kind, who = holder()
+local kind, who, token = holder()
 if not kind then return 0 end
 local holders = {}
 if kind == 'x' then
@@ -11,11 +11,12 @@ elseif kind == 's' then
 end
 for _, each in ipairs(holders) do
   local owner, inbox = string.match(each, '^(%S+) (%S+)$')
-  tell(inbox, 'r ' .. owner)
+  tell(inbox, 'r ' .. owner .. ' ' .. K .. ' ' .. token)
   -- One that had not confirmed yet asks again, at its place.
   for _, entry in ipairs(call('ZRANGE', Q, 0, 511)) do
     if string.find(entry, '!' .. each .. ' ', 1, true) == 1 then call('ZREM', Q, entry) end
   end
 end
+call('DEL', K)
 serve(nil)
 return 1

@@ -152,53 +152,55 @@ end
 -- Offers a place to a waiter; whether its process heard.
 local function offer(waiter)
   local token = next_token(waiter)
-  if not tell(waiter.inbox, 'g ' .. waiter.owner .. ' ' .. token) then
+  if not tell(waiter.inbox, 'g ' .. waiter.owner .. ' ' .. K .. ' ' .. token) then
     evict(waiter.inbox, nil)
     return false
   end
   waiter.ttl = math.min(tonumber(waiter.ttl), OFFER)
   hold(waiter, token)
-  -- Stays until it is confirmed, marked: if the offer lapses its process hangs.
-  call('ZREM', Q, waiter.entry)
+  -- Stays until it is confirmed, marked: if the offer lapses its process hangs. Never empty in
+  -- between, or the queue would lose its end.
   call('ZADD', Q, string.format('%.0f', waiter.score), '!' .. waiter.entry)
+  call('ZREM', Q, waiter.entry)
   return true
 end
 
 -- Readers hold: those at the head of the queue may join. Returns the token of `me` if it may.
 -- A writer ends the line; `probe` asks whether its process is still there.
 local function admit(me, probe)
-  local at = 0
+  local at, mine = 0, nil
   for _ = 1, 512 do
     local waiter = head(at)
-    if not waiter then return end
+    if not waiter then break end
     if waiter.mode ~= 's' then
-      if not probe or tell(waiter.inbox, 'n') then return end
+      if not probe or tell(waiter.inbox, 'n') then break end
       evict(waiter.inbox, me and me.entry)
+      -- Also of those before: begin again.
+      at = 0
     elseif me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
-      return take(me)
+      mine = take(me)
     elseif not waiter.offered then
-      if offer(waiter) then at = at + 1 end
+      at = offer(waiter) and at + 1 or 0
     elseif call('ZSCORE', R, waiter.who) then
       at = at + 1
     else
       evict(waiter.inbox, me and me.entry)
+      at = 0
     end
   end
+  return mine
 end
 
--- Nobody holds any more: the head of the queue gets the key, never a newcomer before it.
+-- Nobody holds, K is absent: the head of the queue gets the key, never a newcomer before it.
 -- Returns the token of `me` if it is the head.
 local function serve(me)
   for _ = 1, 64 do
     local waiter = head(0)
     if not waiter then
-      call('DEL', K)
       if call('EXISTS', Q) == 1 then open_gates() end
       return
     end
-    -- Readers would take an old value for theirs.
-    if waiter.mode == 's' then call('DEL', K) end
     if me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
       local token = take(me)
@@ -209,15 +211,11 @@ local function serve(me)
     elseif waiter.score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
       call('ZREM', Q, waiter.entry)
-      if tell(waiter.inbox, 'w ' .. waiter.owner) then
-        call('DEL', K)
-        return
-      end
+      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then return end
       evict(waiter.inbox, me and me.entry)
     elseif offer(waiter) then
       if waiter.mode == 's' then return admit(me, false) end
       return
     end
   end
-  call('DEL', K)
 end

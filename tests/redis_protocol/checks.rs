@@ -1,0 +1,266 @@
+//! What must hold on every day of the [`model`](super::model).
+
+use std::{collections::HashMap, time::Instant};
+
+use crate::{
+    model::{Owner, Process, State},
+    scripts::{ABANDON, Keys, LOOK, STEP, call},
+    servers::{Reply, resp::Client},
+};
+
+const UNFAIR: f64 = 4.2e15;
+const GATE: f64 = 9e15;
+
+/// Watches every command, in one moment of the server with it.
+pub(crate) struct Checks {
+    client: Client,
+    pub(crate) seed: u64,
+    /// First token of each grant, and what it reserved.
+    grants: HashMap<String, (u64, u64, bool)>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Moment {
+    lock: String,
+    /// Score and entry.
+    queue: Vec<(f64, String)>,
+    readers: Vec<String>,
+}
+
+impl Moment {
+    fn of(replies: &[Reply]) -> Self {
+        let queue = replies[1].texts();
+        Self {
+            lock: replies[0].to_string(),
+            queue: queue
+                .chunks(2)
+                .map(|pair| (pair[1].parse().expect("a score"), pair[0].clone()))
+                .collect(),
+            readers: replies[2]
+                .texts()
+                .iter()
+                .filter_map(|who| who.split(' ').next().map(str::to_owned))
+                .collect(),
+        }
+    }
+
+    /// Who holds alone.
+    fn owner(&self) -> Option<&str> {
+        let owner = self.lock.strip_prefix("1 ")?.split(' ').next()?;
+        (owner != "*").then_some(owner)
+    }
+}
+
+struct Entry<'a> {
+    is_offered: bool,
+    owner: &'a str,
+    inbox: &'a str,
+    is_shared: bool,
+}
+
+fn read(entry: &str) -> Entry<'_> {
+    let words: Vec<_> = entry.trim_start_matches('!').split(' ').collect();
+    Entry {
+        is_offered: entry.starts_with('!'),
+        owner: words[0],
+        inbox: words[1],
+        is_shared: words[2] == "s",
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(client: Client, seed: u64) -> Self {
+        let (grants, last) = (HashMap::new(), 0);
+        Self {
+            client,
+            seed,
+            grants,
+            last,
+        }
+    }
+
+    pub(crate) fn grants(&self) -> usize {
+        self.grants.len()
+    }
+
+    /// Runs a command, and checks what it did to the lock.
+    pub(crate) fn run(
+        &mut self,
+        keys: &Keys,
+        processes: &[Process],
+        owners: &[Owner],
+        by: usize,
+        command: &[String],
+    ) -> Reply {
+        let text = |words: &[&str]| words.iter().map(|&w| w.to_owned()).collect::<Vec<_>>();
+        let look = [
+            text(&["GET", keys.lock()]),
+            text(&["ZRANGE", keys.queue(), "0", "-1", "WITHSCORES"]),
+            text(&["ZRANGE", keys.readers(), "0", "-1"]),
+        ];
+        call(&mut self.client, &text(&["MULTI"]));
+        for question in &look {
+            call(&mut self.client, question);
+        }
+        call(&mut self.client, command);
+        for question in &look {
+            call(&mut self.client, question);
+        }
+        for key in &keys.0 {
+            call(&mut self.client, &text(&["PTTL", key]));
+        }
+        let Reply::List(replies) = call(&mut self.client, &text(&["EXEC"])) else {
+            panic!("it runs all or nothing");
+        };
+        let (mut before, after) = (Moment::of(&replies[..3]), Moment::of(&replies[4..7]));
+        for (key, ttl) in keys.0.iter().zip(&replies[7..]) {
+            assert_ne!(ttl.int(), -1, "seed {}: {key} has no end", self.seed);
+        }
+        if command[1] == *ABANDON {
+            // It steps aside itself.
+            let gone = &owners[by].name;
+            before
+                .queue
+                .retain(|(_, entry)| read(entry).is_offered || read(entry).owner != gone);
+        }
+        let listens = |inbox: &str| {
+            let listener = processes.iter().find(|p| p.channel == inbox);
+            listener.is_some_and(|p| p.inbox.is_some())
+        };
+        let name = |owner: &Owner| owner.name.clone();
+        let said = (&command[2..], &after);
+        if let Some(owner) = after.owner()
+            && before.owner() != Some(owner)
+        {
+            self.in_order(&before, owners, by, owner, false, said, &listens);
+        }
+        for reader in &after.readers {
+            if after.lock.starts_with("1 *") && !before.readers.contains(reader) {
+                self.in_order(&before, owners, by, reader, true, said, &listens);
+            }
+        }
+        // Whoever is first and could be served has been served.
+        let first = after.queue.iter().find(|(score, _)| *score < UNFAIR);
+        if after.lock == "(nil)"
+            && before.lock == "(nil)"
+            && replies[3] != Reply::List(vec![Reply::Int(-1)])
+            && [&*STEP, &*LOOK, &*ABANDON].contains(&&command[1])
+            && let Some((_, entry)) = first
+            && !read(entry).is_offered
+            && listens(read(entry).inbox)
+        {
+            panic!(
+                "seed {}: nobody holds, and the first was not served: {entry}\n{:?}\n{said:?}\n{:?}",
+                self.seed,
+                owners.get(by).map(name),
+                replies[3],
+            );
+        }
+        replies[3].clone()
+    }
+
+    /// A grant or offer goes to nobody before whom another stands who could have had it.
+    fn in_order(
+        &self,
+        before: &Moment,
+        owners: &[Owner],
+        by: usize,
+        got: &str,
+        is_shared: bool,
+        said: (&[String], &Moment),
+        listens: &impl Fn(&str) -> bool,
+    ) {
+        let entry = before
+            .queue
+            .iter()
+            .find(|(_, entry)| read(entry).owner == got);
+        let place = match entry {
+            Some((score, _)) => *score,
+            None => {
+                let owner = &owners[by];
+                assert_eq!(
+                    owner.name, got,
+                    "seed {}: served although not there",
+                    self.seed
+                );
+                let ticket = owner.ticket.parse().unwrap_or(GATE);
+                if owner.unfair {
+                    ticket + UNFAIR
+                } else {
+                    ticket
+                }
+            }
+        };
+        // A process with an offer that lapsed hangs, as far as anybody can see.
+        let hangs = |inbox: &str| {
+            let offered = before.queue.iter().map(|(_, entry)| read(entry));
+            offered
+                .into_iter()
+                .any(|e| e.is_offered && e.inbox == inbox)
+        };
+        for (score, entry) in &before.queue {
+            let other = read(entry);
+            if *score < place.min(UNFAIR)
+                && other.owner != got
+                && !other.is_offered
+                && !(is_shared && other.is_shared)
+                && listens(other.inbox)
+                && !hangs(other.inbox)
+            {
+                panic!(
+                    "seed {}: {got} ({place}) before {entry} ({score})\n{before:?}\n{said:?}",
+                    self.seed
+                );
+            }
+        }
+    }
+
+    /// An owner knows that it holds.
+    pub(crate) fn granted(&mut self, owner: &Owner, token: u64, until: Instant) {
+        let last = token + owner.tokens - 1;
+        let grant = (token, last, owner.shared);
+        if let Some(before) = self.grants.insert(owner.name.clone(), grant) {
+            assert!(
+                before.0 <= token,
+                "seed {}: {} had {before:?} and got {token}",
+                self.seed,
+                owner.name
+            );
+        }
+        if owner.shared || until <= Instant::now() {
+            // Readers confirm in any order, and an answer may come too late to say anything.
+            self.last = self.last.max(last);
+            for (name, (first, end, shared)) in &self.grants {
+                assert!(
+                    *name == owner.name || *shared || last < *first || *end < token,
+                    "seed {}: {} got the tokens of {name}",
+                    self.seed,
+                    owner.name
+                );
+            }
+            return;
+        }
+        assert!(
+            token > self.last,
+            "seed {}: {} got {token} after {}",
+            self.seed,
+            owner.name,
+            self.last
+        );
+        self.last = last;
+    }
+
+    /// One holder alone, or readers, among those whose lease has not ended as they know it.
+    pub(crate) fn holders(&self, owners: &[Owner]) {
+        let now = Instant::now();
+        let holds = |o: &&Owner| matches!(o.state, State::Holds { until, .. } if now < until);
+        let holders: Vec<_> = owners.iter().filter(holds).collect();
+        let alone = holders.iter().filter(|owner| !owner.shared).count();
+        assert!(
+            alone == 0 || holders.len() == 1,
+            "seed {}: holders together: {holders:#?}",
+            self.seed
+        );
+    }
+}

@@ -1,0 +1,11 @@
+//! The protocol of the Redis backend, attacked: by owners that ask in unusual ways, and by a
+//! model of processes that lose messages, hang and crash.
+
+#[path = "../servers/mod.rs"]
+mod servers;
+
+mod checks;
+mod model;
+mod owners;
+mod scripts;
+mod states;
