@@ -1,22 +1,36 @@
 //! From a URL to the backend that it names.
 
-use tower_lock::{LockManager, MemoryBackend, backend::Scope};
+use tower_lock::{LockManager, MemoryBackend, RedisBackend, backend::Scope};
 
 use crate::BoxError;
 
 /// What [`connect`] accepts; a new backend adds its form here and an arm there.
-const ACCEPTED: &str = "`memory:` (one process)";
+const ACCEPTED: &str = "`memory:` (one process), `redis://[user:password@]HOST[:PORT][/DATABASE]`, \
+                        `rediss://..` (the same with TLS), `unix:///PATH` (a Redis on this host), \
+                        `redis:` (for the demo, which starts one)";
 
 /// Connects to the backend of this URL.
 pub(crate) async fn connect(url: &str) -> Result<LockManager, BoxError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(LockManager::new(MemoryBackend::new())),
+        Some(("redis", "")) => Err(
+            "`redis:` names no server, and only `shop demo` starts one: \
+                                    an instance needs a URL like redis://127.0.0.1:6379"
+                .into(),
+        ),
+        Some(("redis" | "rediss" | "unix", _)) => redis(url).await,
         // The URL may hold a password, so only its scheme is shown.
         Some((scheme, _)) => {
             Err(format!("the backend `{scheme}:` is not known here; accepted: {ACCEPTED}").into())
         }
         None => Err(format!("the backend is not a URL; accepted: {ACCEPTED}").into()),
     }
+}
+
+async fn redis(url: &str) -> Result<LockManager, BoxError> {
+    // A prefix of its own: the shop stays clear of other locks on the same server.
+    let backend = RedisBackend::builder(url).with_prefix("shop:").connect();
+    Ok(LockManager::new(backend.await?))
 }
 
 /// Whether the locks of this backend end at the process's border.
@@ -28,6 +42,10 @@ pub(crate) fn is_per_process(locks: &LockManager) -> bool {
 mod tests {
     use super::*;
 
+    async fn refusal(url: &str) -> String {
+        connect(url).await.unwrap_err().to_string()
+    }
+
     #[tokio::test]
     async fn memory_is_known_and_locks_one_process() {
         assert!(is_per_process(&connect("memory:").await.unwrap()));
@@ -35,10 +53,41 @@ mod tests {
 
     #[tokio::test]
     async fn others_are_refused_by_name_without_their_secrets() {
-        for url in ["redis://:secret@127.0.0.1", "memory:secret", "secret"] {
-            let error = connect(url).await.unwrap_err().to_string();
-            assert!(error.contains("memory:"), "{error}");
+        for url in ["etcd://:secret@127.0.0.1", "memory:secret", "secret"] {
+            let error = refusal(url).await;
+            for form in ["memory:", "redis://", "rediss://", "unix://"] {
+                assert!(error.contains(form), "{error}");
+            }
             assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_url_of_redis_that_cannot_be_used_says_what_can() {
+        for url in [
+            "redis:secret",
+            "redis://user:secret@host:port",
+            "rediss://user:secret@",
+            "redis://127.0.0.1/secret",
+            "unix:secret",
+        ] {
+            let error = refusal(url).await;
+            assert!(error.contains("redis://"), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+        assert!(refusal("redis:").await.contains("redis://127.0.0.1:6379"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_an_error_without_its_secrets() {
+        for url in [
+            "redis://user:secret@127.0.0.1:1",
+            "rediss://user:secret@127.0.0.1:1",
+            "unix:///nowhere/redis.sock?pass=secret",
+        ] {
+            let error = refusal(url).await;
+            assert!(error.contains("unavailable"), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
         }
     }
 }

@@ -17,12 +17,12 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot};
-use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, LockPolicy, key};
+use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, LockPolicy, OnLost, key};
 
 use crate::{
     BoxError,
-    args::Serve,
-    backend, signal,
+    args::{self, Serve},
+    backend, leash, signal,
     store::{Payment, Store, StoreError},
 };
 
@@ -39,6 +39,9 @@ struct Shop {
 
 /// Serves until it is told to stop, then drains.
 pub(crate) async fn run(args: Serve) -> Result<(), BoxError> {
+    if args.leashed {
+        leash::exit_with_stdin()?;
+    }
     let locks = backend::connect(&args.backend).await?;
     let temporary = tempfile::tempdir()?;
     let file = args.db.clone();
@@ -82,7 +85,13 @@ fn app(shop: Shop, args: &Serve) -> Result<Router, BoxError> {
         // The key is made of the parsed number, so that `/orders/7` and `/orders/07`, which are
         // one row, are one lock as well.
         let order = key::from_extractors(|Path(id): Path<u32>| LockKey::new("order", id));
-        let policy = LockPolicy::new().with_ttl(args.ttl).with_wait(args.wait);
+        let policy = LockPolicy::new()
+            .with_ttl(args.ttl)
+            .with_wait(args.wait)
+            .with_on_lost(match args.on_lost {
+                args::OnLost::Abort => OnLost::Abort,
+                args::OnLost::Signal => OnLost::Signal,
+            });
         pay = pay.route_layer(LockLayer::new(&shop.locks, order).try_with_policy(policy)?);
     }
     Ok(Router::new()
@@ -143,8 +152,9 @@ async fn pay(
         granted,
         written: now(),
         paid_count: before.paid_count + 1,
+        fence: fence.map(|token| token.as_i64()),
     };
-    shop.store.pay(payment, fence).await?;
+    shop.store.pay(payment).await?;
     Ok(Json(Receipt {
         order,
         paid_count: before.paid_count + 1,
@@ -262,6 +272,6 @@ fn now() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

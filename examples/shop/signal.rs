@@ -1,5 +1,30 @@
 //! When to stop.
 
+use tokio::sync::watch;
+
+/// Ctrl-C, or SIGTERM where there is one, once it has come. It is not missed by somebody who
+/// looks later.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(watch::Receiver<()>);
+
+impl Stop {
+    /// Listens from now on.
+    pub(crate) fn listen() -> Self {
+        let (come, receiver) = watch::channel(());
+        tokio::spawn(async move {
+            stop().await;
+            drop(come);
+        });
+        Self(receiver)
+    }
+
+    /// Resolves when it has come.
+    pub(crate) async fn wait(&self) {
+        // Nothing is ever sent, so only the sender's end resolves it.
+        let _ = self.0.clone().changed().await;
+    }
+}
+
 /// Resolves on Ctrl-C, and on SIGTERM where there is one.
 pub(crate) async fn stop() {
     #[cfg(unix)]

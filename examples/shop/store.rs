@@ -34,6 +34,8 @@ pub(crate) struct Payment {
     pub(crate) written: i64,
     /// How often the order was paid then, as this payment saw it.
     pub(crate) paid_count: i64,
+    /// Under which token, if it had the lock.
+    pub(crate) fence: Option<i64>,
 }
 
 /// An order as it is stored.
@@ -103,7 +105,8 @@ impl Store {
                  arrived INTEGER NOT NULL,
                  granted INTEGER NOT NULL,
                  written INTEGER NOT NULL,
-                 paid_count INTEGER NOT NULL
+                 paid_count INTEGER NOT NULL,
+                 fence INTEGER
              ) STRICT;",
         )?;
         Ok(Self {
@@ -145,19 +148,15 @@ impl Store {
         .await
     }
 
-    /// Step 3: writes, if the row still has this token. Without a token, writes whatever has
-    /// happened meanwhile: this is how updates get lost.
-    pub(crate) async fn pay(
-        &self,
-        payment: Payment,
-        fence: Option<FencingToken>,
-    ) -> Result<(), StoreError> {
+    /// Step 3: writes, if the row still has the payment's token. Without a token, writes whatever
+    /// has happened meanwhile: this is how updates get lost.
+    pub(crate) async fn pay(&self, payment: Payment) -> Result<(), StoreError> {
         self.write(move |db| {
             let order = payment.order;
-            let written = match fence {
+            let written = match payment.fence {
                 Some(fence) => db.execute(
                     "UPDATE orders SET paid_count = ?1 WHERE id = ?2 AND fence = ?3",
-                    params![payment.paid_count, order, fence.as_i64()],
+                    params![payment.paid_count, order, fence],
                 )?,
                 None => db.execute(
                     "INSERT INTO orders (id, paid_count) VALUES (?2, ?1)
@@ -167,17 +166,31 @@ impl Store {
             };
             accept(db, order, written)?;
             db.execute(
-                "INSERT INTO payments VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO payments VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
                 params![
                     order,
                     payment.instance,
                     payment.arrived,
                     payment.granted,
                     payment.written,
-                    payment.paid_count
+                    payment.paid_count,
+                    payment.fence
                 ],
             )?;
             Ok(())
+        })
+        .await
+    }
+
+    /// The token of the last claim of this order, if there was one.
+    pub(crate) async fn last_claim(&self, order: u32) -> Result<Option<i64>, StoreError> {
+        self.with(move |db| {
+            let fence = db
+                .query_row("SELECT fence FROM orders WHERE id = ?1", [order], |row| {
+                    row.get(0)
+                })
+                .optional()?;
+            Ok(fence)
         })
         .await
     }
@@ -204,7 +217,7 @@ impl Store {
     pub(crate) async fn payments(&self) -> Result<Vec<Payment>, StoreError> {
         self.with(|db| {
             let mut statement = db.prepare(
-                "SELECT order_id, instance, arrived, granted, written, paid_count
+                "SELECT order_id, instance, arrived, granted, written, paid_count, fence
                  FROM payments ORDER BY granted, written",
             )?;
             let payments = statement.query_map([], |row| {
@@ -215,6 +228,7 @@ impl Store {
                     granted: row.get(3)?,
                     written: row.get(4)?,
                     paid_count: row.get(5)?,
+                    fence: row.get(6)?,
                 })
             })?;
             Ok(payments.collect::<Result<_, _>>()?)
@@ -274,7 +288,7 @@ mod tests {
         FencingToken::new(number).unwrap()
     }
 
-    fn payment(paid_count: i64) -> Payment {
+    fn payment(paid_count: i64, fence: Option<FencingToken>) -> Payment {
         Payment {
             order: 7,
             instance: "A".into(),
@@ -282,6 +296,7 @@ mod tests {
             granted: 2,
             written: 3,
             paid_count,
+            fence: fence.map(|fence| fence.as_i64()),
         }
     }
 
@@ -295,28 +310,33 @@ mod tests {
         let (store, _dir) = store();
         store.claim(7, token(1)).await.unwrap();
         store.claim(7, token(2)).await.unwrap();
+        assert_eq!(store.last_claim(7).await.unwrap(), Some(2));
 
-        let late_write = store.pay(payment(1), Some(token(1))).await;
+        let late_write = store.pay(payment(1, Some(token(1)))).await;
         assert!(matches!(late_write, Err(StoreError::Stale)));
         let late_claim = store.claim(7, token(1)).await;
         assert!(matches!(late_claim, Err(StoreError::Stale)));
 
-        store.pay(payment(1), Some(token(2))).await.unwrap();
+        store.pay(payment(1, Some(token(2)))).await.unwrap();
         let expected = Order {
             paid_count: 1,
             refused_stale_writes: 2,
         };
         assert_eq!(store.order(7).await.unwrap(), expected);
         assert_eq!(store.totals().await.unwrap(), expected);
-        assert_eq!(store.payments().await.unwrap(), [payment(1)]);
+        assert_eq!(
+            store.payments().await.unwrap(),
+            [payment(1, Some(token(2)))]
+        );
     }
 
     #[tokio::test]
     async fn without_a_token_the_last_write_wins() {
         let (store, _dir) = store();
         assert_eq!(store.order(7).await.unwrap(), Order::default());
-        store.pay(payment(1), None).await.unwrap();
-        store.pay(payment(1), None).await.unwrap();
+        assert_eq!(store.last_claim(7).await.unwrap(), None);
+        store.pay(payment(1, None)).await.unwrap();
+        store.pay(payment(1, None)).await.unwrap();
         assert_eq!(store.order(7).await.unwrap().paid_count, 1);
         assert_eq!(store.payments().await.unwrap().len(), 2);
     }

@@ -8,12 +8,13 @@ use std::{
 };
 
 use axum::{Router, extract::Request, routing::post};
-use tower_lock::{Fairness, FencingToken, HeldLock, LockLayer, LockManager, Wait};
+use tower_lock::{Fairness, FencingToken, HeldLock, LockKey, LockLayer, LockManager, Wait};
 
 use crate::{
     backends::{On, on_each_backend},
     counting::CountingBackend,
     flaky::{Gate, order, post_to, start, until, until_waiting},
+    support::soon,
 };
 
 on_each_backend!(
@@ -56,6 +57,25 @@ fn grows(ran: &Ran) -> bool {
     ran.lock().unwrap().is_sorted_by(|a, b| a.1 < b.1)
 }
 
+/// So many requests stand in the queue: that of the process, or of the server, which is where
+/// those arrive that a process does not keep in a row itself.
+async fn until_queued(on: On, locks: &LockManager, fairness: Fairness, n: usize) {
+    until_waiting(locks, n).await;
+    let in_a_row = matches!(fairness, Fairness::Batched(n) if n.get() > 1);
+    if on.is_here() || in_a_row {
+        return;
+    }
+    let key = LockKey::new("order", 7);
+    let queued = async || {
+        let state = locks.inspect_key(&key).await;
+        state.expect("the backend is there").waiters
+    };
+    soon("it is queued", async {
+        while queued().await != n as u64 {}
+    })
+    .await;
+}
+
 /// Sixty waiters that came one after the other are served in that order, whatever fairness keeps
 /// order in one process; every grant has a greater token.
 async fn sixty_waiters_in_their_order(on: On) {
@@ -73,7 +93,7 @@ async fn sixty_waiters_in_their_order(on: On) {
         gate.until_inside(1).await;
         for number in 1..=WAITERS {
             tasks.push(start(&app, numbered(number)));
-            until_waiting(&locks, number).await;
+            until_queued(on, &locks, fairness, number).await;
         }
         gate.let_out(WAITERS + 1);
         for task in tasks {
@@ -103,9 +123,9 @@ async fn newcomers_starve_nobody(on: On) {
             .map(|number| start(&app, numbered(number)))
             .collect();
         gate.until_inside(1).await;
-        until_waiting(&locks, 9).await;
+        until_queued(on, &locks, fairness, 9).await;
         let early = start(&app, numbered(1000));
-        until_waiting(&locks, 10).await;
+        until_queued(on, &locks, fairness, 10).await;
         for number in 10..100 {
             // One leaves, one comes: there are always ten that wait.
             tasks.push(start(&app, numbered(number)));
@@ -236,7 +256,7 @@ async fn storms_of_leaving_callers(on: On) {
         .await;
         assert_eq!(gate.inside.most(), 1, "{fairness:?}");
         assert!(grows(&ran), "{fairness:?}");
-        let key = tower_lock::LockKey::new("order", 7);
+        let key = LockKey::new("order", 7);
         assert_eq!(locks.inspect_key(&key).await.unwrap().waiters, 0);
     }
 }

@@ -150,6 +150,33 @@ async fn a_million_keys_leave_nothing() {
     assert!(grown < 150 << 20, "the process grew by {grown} bytes");
 }
 
+/// Over Redis, where each takes a round trip: nothing is left but the counters of tokens, which
+/// are as many for any number of keys.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn ten_thousand_keys_leave_counters_in_redis() {
+    const KEYS: usize = 10_000;
+    let (backend, locks) = crate::backends::On::Redis.rig().await;
+    let gate = Gate::shut();
+    gate.let_out(KEYS);
+    let app = gate.orders(order(&locks));
+    for some in 0..KEYS / 100 {
+        let tasks: Vec<_> = (0..100)
+            .map(|n| start(&app, post_to(&format!("/orders/{some}-{n}/pay"))))
+            .collect();
+        for task in tasks {
+            assert_eq!(task.await.unwrap().status(), 200);
+        }
+    }
+    backend.freed().await;
+    assert_eq!(locks.inspect(), Default::default());
+    let crate::backends::Backend::Redis(place) = backend else {
+        unreachable!("it was asked for")
+    };
+    let counters = place.counters();
+    assert!((200..=256).contains(&counters), "{counters}");
+}
+
 /// The resident memory of this process in bytes; 0 where the platform does not say.
 fn resident() -> usize {
     let Ok(statm) = std::fs::read_to_string("/proc/self/statm") else {

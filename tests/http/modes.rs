@@ -218,12 +218,13 @@ async fn refusals_in_the_applications_words(on: On) {
 
 /// The status of contention is the route's to choose; that of everything else is not.
 async fn the_status_of_a_contended_key(on: On) {
+    let wait = Duration::from_millis(if on.is_here() { 1000 } else { 300 });
     for status in [409, 423, 429, 503] {
         let (_, locks) = on.rig().await;
         let gate = Gate::shut();
         let status_code = StatusCode::from_u16(status).unwrap();
         let layer = order(&locks)
-            .with_wait(Duration::from_secs(1))
+            .with_wait(wait)
             .with_max_waiters(1)
             .with_contended_status(status_code);
         let app = gate.orders(layer);

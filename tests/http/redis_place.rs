@@ -11,7 +11,7 @@ use std::{
 
 use tower_lock::{LockBackend, LockKey, RedisBackend};
 
-use crate::servers::RedisServer;
+use crate::{servers::RedisServer, support::SOON};
 
 /// A prefix, and a client of it. Clones share both.
 #[derive(Clone)]
@@ -35,6 +35,8 @@ impl Place {
     async fn at(prefix: Arc<str>) -> Self {
         let backend = RedisBackend::builder(&RedisServer::shared().url())
             .with_prefix(&*prefix)
+            // Nothing here is about its end, and the machine may be busy.
+            .with_operation_timeout(SOON)
             .connect()
             .await
             .expect("the server of the tests");
@@ -55,6 +57,13 @@ impl Place {
                 None => key.clone(),
             })
             .collect()
+    }
+
+    /// How many token counters there are.
+    pub(crate) fn counters(&self) -> usize {
+        let counters = format!("{}token:*", self.prefix);
+        let counters = RedisServer::shared().command(&["KEYS", &counters]);
+        counters.texts().len()
     }
 
     /// As an operator does, through a connection of their own.

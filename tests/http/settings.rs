@@ -235,6 +235,27 @@ async fn what_the_backend_cannot_do() {
     );
 }
 
+/// Redis can do all but agree on grants among several nodes.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn what_redis_can_do() {
+    let (_, locks) = crate::backends::On::Redis.rig().await;
+    let new = || LockLayer::new(&locks, extractor());
+    let _layers = [
+        new().with_fairness(Fairness::Fifo),
+        new().with_fairness(Fairness::Unfair),
+        new().with_fairness(Fairness::Batched(NonZeroU32::MIN)),
+        new().with_mode(Mode::Shared),
+        new().with_ttl(MS * 50),
+        new().with_ttl(DAY),
+        new().with_guarantee(Guarantee::CorrectnessFencedByStorage),
+    ];
+    refused(
+        || new().with_guarantee(Guarantee::Correctness),
+        &["Correctness", "redis", "CorrectnessFencedByStorage"],
+    );
+}
+
 /// The same texts as errors, for configuration that is read at run time; a wrong policy of a job
 /// is an error as well.
 #[tokio::test]

@@ -1,6 +1,16 @@
-//! The Redis backend on real servers, with real faults.
+//! The Redis backend on real servers, with real faults. `scripts/test` installs what it needs.
 
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod child;
+mod connections;
+mod foreign_clients;
+mod leftovers;
+mod network;
+mod outages;
+mod processes;
+mod refusals;
+mod setups;
+mod support;
 mod support_itself;

@@ -54,25 +54,22 @@ fn latency_is_exact_and_keeps_the_order() {
     let server = RedisServer::start();
     let proxy = TcpProxy::start(server.address());
     let mut client = Client::connect(proxy.address()).unwrap();
-    let mut median = || {
-        let mut took: Vec<_> = (0..101)
-            .map(|_| {
-                let begun = Instant::now();
-                client.call(&["PING"]).unwrap();
-                begun.elapsed()
-            })
-            .collect();
-        took.sort();
-        took[50]
+    // A busy machine is slow at times: the quickest of many is what the proxy does.
+    let mut quickest = || {
+        let ping = |_| {
+            let begun = Instant::now();
+            client.call(&["PING"]).unwrap();
+            begun.elapsed()
+        };
+        (0..200).map(ping).min().unwrap()
     };
-    let bare = median();
+    let bare = quickest();
     let half = Duration::from_micros(500);
     proxy.set_latency(half, half);
-    let added = median() - bare;
-    println!("bare {bare:?}, added {added:?}");
-    assert!(added > half * 2 - Duration::from_micros(50), "{added:?}");
-    // On an idle machine within 50 µs; this one may be busy.
-    assert!(added < half * 3, "{added:?}");
+    let delayed = quickest();
+    println!("bare {bare:?}, delayed {delayed:?}");
+    assert!(delayed > half * 2, "{delayed:?}");
+    assert!(delayed < bare + half * 5 / 2, "{delayed:?}");
 
     for number in 0..100 {
         client.send(&["ECHO", &number.to_string()]).unwrap();

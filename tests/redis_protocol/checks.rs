@@ -37,7 +37,11 @@ impl Moment {
                 .chunks(2)
                 .map(|pair| (pair[1].parse().expect("a score"), pair[0].clone()))
                 .collect(),
-            readers: replies[2].texts(),
+            readers: replies[2]
+                .texts()
+                .iter()
+                .map(|who| who.split(' ').next().expect("an owner").to_owned())
+                .collect(),
         }
     }
 
@@ -214,37 +218,31 @@ impl Checks {
 
     /// An owner knows that it holds.
     pub(crate) fn granted(&mut self, owner: &Owner, token: u64, until: Instant) {
-        let last = token + owner.tokens - 1;
-        let grant = (token, last, owner.shared);
-        if let Some(before) = self.grants.insert(owner.name.clone(), grant) {
+        // Readers that hold together share one.
+        let reserved = if owner.shared { 1 } else { owner.tokens };
+        let last = token + reserved - 1;
+        for (name, (first, end, is_shared)) in &self.grants {
+            let together = *name == owner.name || (*is_shared && owner.shared);
             assert!(
-                before.0 <= token,
-                "seed {}: {} had {before:?} and got {token}",
+                together || last < *first || *end < token,
+                "seed {}: {} got the tokens of {name}",
                 self.seed,
                 owner.name
             );
         }
-        if owner.shared || until <= Instant::now() {
-            // Readers confirm in any order, and an answer may come too late to say anything.
-            self.last = self.last.max(last);
-            for (name, (first, end, _)) in &self.grants {
-                assert!(
-                    *name == owner.name || last < *first || *end < token,
-                    "seed {}: {} got the tokens of {name}",
-                    self.seed,
-                    owner.name
-                );
-            }
-            return;
+        self.grants
+            .insert(owner.name.clone(), (token, last, owner.shared));
+        // Readers confirm in any order, and an answer may come too late to say anything.
+        if !owner.shared && until > Instant::now() {
+            assert!(
+                token > self.last,
+                "seed {}: {} got {token} after {}",
+                self.seed,
+                owner.name,
+                self.last
+            );
         }
-        assert!(
-            token > self.last,
-            "seed {}: {} got {token} after {}",
-            self.seed,
-            owner.name,
-            self.last
-        );
-        self.last = last;
+        self.last = self.last.max(last);
     }
 
     /// One holder alone, or readers, among those whose lease has not ended as they know it.

@@ -241,40 +241,33 @@ impl<'a> Model<'a> {
         let process = &mut self.processes[owner.process];
         let (ttl, inbox) = (owner.ttl.to_string(), process.channel.as_str());
         let mode = if owner.shared { "s" } else { "x" };
-        let me = format!("{} {inbox} {mode} {ttl} {}", owner.name, owner.tokens);
-        let value = |token: &str| format!("1 {} {token} {inbox}", owner.name);
+        let who = format!("{} {inbox}", owner.name);
+        let me = format!("{who} {mode} {ttl} {}", owner.tokens);
+        let value = |token: &str| format!("1 {who} {token}");
         let looks = (!process.kills).then_some(owner.name.as_str());
         let command = match &ask {
             Ask::Step { queues } => {
-                let order = if owner.unfair { "u" } else { "f" };
-                let queues = if *queues { "1" } else { "0" };
+                let order = match (owner.unfair, queues) {
+                    (false, true) => "fq",
+                    (false, false) => "f-",
+                    (true, true) => "uq",
+                    (true, false) => "u-",
+                };
                 let tokens = owner.tokens.to_string();
-                let args = [
-                    &owner.name,
-                    &me,
-                    inbox,
-                    mode,
-                    order,
-                    &ttl,
-                    &tokens,
-                    &owner.ticket,
-                    queues,
-                ];
-                keys.eval(&STEP, looks, &args)
+                let args = [&who, mode, &ttl, order, &tokens, &owner.ticket];
+                let given = if owner.ticket.is_empty() { 5 } else { 6 };
+                keys.eval(&STEP, looks, &args[..given])
             }
             Ask::Confirm(token) => {
                 keys.eval(&CONFIRM, None, &[&value(token), &ttl, &format!("!{me}")])
             }
-            Ask::Renew(_) if owner.shared => {
-                keys.eval(&RENEW_SHARED, None, &[&owner.name, inbox, &ttl])
-            }
+            Ask::Renew(_) if owner.shared => keys.eval(&RENEW_SHARED, None, &[&who, &ttl]),
             Ask::Renew(token) => keys.eval(&RENEW, None, &[&value(token), &ttl]),
             Ask::Release(token) => keys.eval(&RELEASE, None, &[&value(token)]),
-            Ask::Abandon => {
-                let tombstone = owner.tainted.then_some(owner.name.as_str());
-                let ms = if owner.tainted { TOMBSTONE } else { "0" };
-                keys.eval(&ABANDON, tombstone, &[&owner.name, &me, ms])
+            Ask::Abandon if owner.tainted => {
+                keys.eval(&ABANDON, Some(&owner.name), &[&who, &me, TOMBSTONE])
             }
+            Ask::Abandon => keys.eval(&ABANDON, None, &[&who, &me]),
             Ask::Look => keys.eval(&LOOK, None, &[inbox]),
         };
         let sent = Instant::now();
@@ -406,18 +399,19 @@ impl<'a> Model<'a> {
         match ask {
             Ask::Step { queues } => {
                 owner.open = false;
-                let Reply::List(answer) = answer else {
-                    panic!("a list");
-                };
                 if owner.state != State::Waits {
                     return;
                 }
-                match (answer[0].int(), queues) {
-                    (1, _) => {
-                        let token = answer[1].int() as u64;
+                let answer = match answer {
+                    Reply::List(answer) => answer,
+                    token => {
+                        let token = token.int() as u64;
                         owner.state = State::Holds { token, until };
                         self.checks.granted(&self.owners[by], token, until);
+                        return;
                     }
+                };
+                match (answer[0].int(), queues) {
                     (0, true) => {
                         owner.ticket = answer[2].text().to_owned();
                         owner.ask_at = Instant::now() + CEILING;

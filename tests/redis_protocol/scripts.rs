@@ -25,7 +25,6 @@ scripts! {
     ABANDON = "abandon";
     LOOK = "look";
     GATE = "gate";
-    FORCE_RELEASE = "force_release";
 }
 
 fn read(script: &str) -> String {
@@ -36,14 +35,14 @@ fn read(script: &str) -> String {
     script.replace("--- lib\n", &lib.replace(times, &short))
 }
 
-/// The keys of one lock: lock, queue, counter, readers, details.
-pub(crate) struct Keys(pub(crate) [String; 5]);
+/// The keys of one lock: lock, queue, counter, readers.
+pub(crate) struct Keys(pub(crate) [String; 4]);
 
 impl Keys {
     pub(crate) fn new(lock: &str) -> Self {
         let beside = |part: &str| format!("{{{lock}}}:{part}");
         let counter = format!("token:{lock}");
-        Self([lock.into(), beside("q"), counter, beside("r"), beside("h")])
+        Self([lock.into(), beside("q"), counter, beside("r")])
     }
 
     pub(crate) fn lock(&self) -> &str {

@@ -13,7 +13,11 @@ const REMEDY: &str = "scripts/test installs it";
 /// A process with a lock client that knows nothing of us: `SET key value NX PX ttl`, and a script
 /// that compares the value on release. One request at a time.
 #[derive(Debug)]
-pub struct ForeignClient(Process);
+pub struct ForeignClient {
+    process: Process,
+    /// An answer that was seen and not taken.
+    answered: Option<String>,
+}
 
 impl ForeignClient {
     /// Python's redis-py with its `Lock`.
@@ -33,7 +37,10 @@ impl ForeignClient {
     fn start(command: &mut Command) -> Self {
         let mut process = Process::spawn(command, REMEDY);
         assert_eq!(process.line(), "ready");
-        Self(process)
+        Self {
+            process,
+            answered: None,
+        }
     }
 
     /// Tries to lock the key, for at most `wait`; whether it holds it.
@@ -45,33 +52,43 @@ impl ForeignClient {
     /// Asks the same; [`answer`](Self::answer) takes the outcome.
     pub fn begin_acquire(&mut self, key: &str, ttl: Duration, wait: Duration) {
         let (ttl, wait) = (ttl.as_millis(), wait.as_millis());
-        self.0.send(&format!("acquire {key} {ttl} {wait}"));
+        self.process.send(&format!("acquire {key} {ttl} {wait}"));
     }
 
     /// Makes its lock of the key last so long from now; whether it still held it.
     pub fn extend(&mut self, key: &str, ttl: Duration) -> bool {
-        self.0.send(&format!("extend {key} {}", ttl.as_millis()));
+        self.process
+            .send(&format!("extend {key} {}", ttl.as_millis()));
         self.answer()
     }
 
     /// Releases its lock of the key; whether it still held it.
     pub fn release(&mut self, key: &str) -> bool {
-        self.0.send(&format!("release {key}"));
+        self.process.send(&format!("release {key}"));
         self.answer()
     }
 
     /// Whether what was asked last was done; waits for it.
     pub fn answer(&mut self) -> bool {
-        match self.0.line().as_str() {
+        let line = self.answered.take().unwrap_or_else(|| self.process.line());
+        match line.as_str() {
             "ok" => true,
             "busy" | "lost" => false,
             other => panic!("{other}"),
         }
     }
 
+    /// Whether it has answered what was asked last, without taking the answer.
+    pub fn has_answered(&mut self) -> bool {
+        !self.is_silent_for(Duration::ZERO)
+    }
+
     /// Whether it has not answered yet, after so long.
     pub fn is_silent_for(&mut self, time: Duration) -> bool {
-        self.0.line_within(time).is_none()
+        if self.answered.is_none() {
+            self.answered = self.process.line_within(time);
+        }
+        self.answered.is_none()
     }
 }
 

@@ -1,6 +1,9 @@
 //! The server that all tests of a process share.
 
-use std::{process::Command, sync::OnceLock};
+use std::{
+    process::Command,
+    sync::{Mutex, OnceLock},
+};
 
 use super::{process::Process, redis::RedisServer};
 
@@ -12,7 +15,7 @@ impl RedisServer {
     /// One for all tests of this process that need a server and do it no harm, each with a prefix
     /// of its own.
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<(RedisServer, Process)> = OnceLock::new();
+        static SHARED: OnceLock<(RedisServer, Mutex<Process>)> = OnceLock::new();
         let (server, _watch) = SHARED.get_or_init(|| {
             let server = Self::start();
             let mut watch = Command::new("sh");
@@ -21,7 +24,7 @@ impl RedisServer {
                 .arg(server.info("process_id"))
                 .arg(server.directory());
             let watch = Process::spawn(&mut watch, "it is part of every system");
-            (server, watch)
+            (server, Mutex::new(watch))
         });
         server
     }

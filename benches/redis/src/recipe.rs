@@ -127,10 +127,7 @@ impl Lock for Raw {
         let mut connection = self.connection.clone();
         let reply = connection.send_packed_command(&self.pair.acquire).await;
         match reply.expect("an answer") {
-            Value::Array(parts) => match parts.last() {
-                Some(Value::BulkString(token)) => String::from_utf8_lossy(token).into_owned(),
-                other => panic!("no token: {other:?}"),
-            },
+            Value::BulkString(token) => String::from_utf8_lossy(&token).into_owned(),
             other => panic!("no grant: {other:?}"),
         }
     }

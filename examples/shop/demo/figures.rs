@@ -1,12 +1,13 @@
 //! The figures of one run.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use super::load::Outcome;
 use crate::store::{Order, Payment};
 
-/// Requests that came closer to each other than this, in µs, came at the same time.
-const SAME_TIME: i64 = 2_000;
+/// Requests that came closer to each other than this, in µs, came at the same time: instances
+/// take turns on the processor, and connect at their first requests.
+const SAME_TIME: i64 = 10_000;
 
 /// What became of the payments of one run.
 #[derive(Clone, Copy, Debug)]
@@ -16,18 +17,20 @@ pub(crate) struct Figures {
     /// Accepted payments that the orders do not show.
     pub(crate) lost_updates: i64,
     pub(crate) refused_stale_writes: i64,
-    /// Waits for the lock, if there was one.
-    pub(crate) waits: Option<Waits>,
+    /// Of the lock, if there was one.
+    pub(crate) grants: Option<Grants>,
     pub(crate) took: Duration,
 }
 
 /// How long payments waited, and in which order they were served.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Waits {
+pub(crate) struct Grants {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     /// The share of grants, in percent, that overtook nobody who came before.
     pub(crate) in_order: f64,
+    /// Whether each token was above that of the order's grant before.
+    pub(crate) tokens_grew: bool,
 }
 
 impl Figures {
@@ -42,13 +45,13 @@ impl Figures {
             errors: outcome.errors,
             lost_updates: i64::from(outcome.accepted) - stored.paid_count,
             refused_stale_writes: stored.refused_stale_writes,
-            waits: locked.then(|| Waits::new(payments)).flatten(),
+            grants: locked.then(|| Grants::new(payments)).flatten(),
             took: outcome.took,
         }
     }
 }
 
-impl Waits {
+impl Grants {
     /// Of payments in the order of their grants; `None` if there are none.
     fn new(payments: &[Payment]) -> Option<Self> {
         let mut waits: Vec<_> = payments
@@ -67,8 +70,18 @@ impl Waits {
             p50: Duration::from_micros(waits[last / 2]),
             p99: Duration::from_micros(waits[last * 99 / 100]),
             in_order: 100.0 * (1.0 - share),
+            tokens_grew: tokens_grew(payments),
         })
     }
+}
+
+/// Of payments in the order of their grants.
+fn tokens_grew(payments: &[Payment]) -> bool {
+    let mut last = HashMap::new();
+    payments.iter().all(|payment| {
+        let before = last.insert(payment.order, payment.fence).flatten();
+        payment.fence.is_some() && before < payment.fence
+    })
 }
 
 #[cfg(test)]
@@ -83,6 +96,7 @@ mod tests {
             granted,
             written: granted + 1,
             paid_count: 1,
+            fence: Some(granted),
         }
     }
 
@@ -93,11 +107,21 @@ mod tests {
             granted(2, 50_000, 60_000),
             granted(1, 5_000, 70_000),
         ];
-        assert_eq!(Waits::new(&fair).unwrap().in_order, 100.0);
+        assert_eq!(Grants::new(&fair).unwrap().in_order, 100.0);
 
         let unfair = [granted(1, 50_000, 60_000), granted(1, 0, 70_000)];
-        assert_eq!(Waits::new(&unfair).unwrap().in_order, 50.0);
-        assert_eq!(Waits::new(&[]), None);
+        assert_eq!(Grants::new(&unfair).unwrap().in_order, 50.0);
+        assert_eq!(Grants::new(&[]), None);
+    }
+
+    #[test]
+    fn tokens_must_grow_for_each_order() {
+        let mut payments = [granted(1, 0, 10), granted(2, 0, 5), granted(1, 0, 20)];
+        assert!(tokens_grew(&payments));
+        payments[2].fence = Some(10);
+        assert!(!tokens_grew(&payments));
+        payments[2].fence = None;
+        assert!(!tokens_grew(&payments));
     }
 
     #[test]
@@ -112,6 +136,6 @@ mod tests {
         };
         let figures = Figures::new(&outcome, stored, &[], false);
         assert_eq!(figures.lost_updates, 6);
-        assert_eq!(figures.waits, None);
+        assert_eq!(figures.grants, None);
     }
 }

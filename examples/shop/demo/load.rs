@@ -5,16 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt as _, Empty};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use http::StatusCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::{sync::Semaphore, task::JoinSet};
 
+use super::client::Client;
 use crate::BoxError;
 
 /// How many requests are under way at a time.
@@ -50,15 +45,17 @@ impl Load {
             .expect("the template is valid")
             .progress_chars("━╸─"),
         );
-        let client = Client::builder(TokioExecutor::new()).build_http();
+        let client = Client::new();
         let slots = Arc::new(Semaphore::new(CONCURRENCY));
         let started = Instant::now();
         let mut requests = JoinSet::new();
-        for uri in self.uris() {
+        for (address, order) in self.payments() {
             let (client, slots) = (client.clone(), Arc::clone(&slots));
+            let (address, ms) = (address.to_owned(), self.ms);
             requests.spawn(async move {
                 let _slot = slots.acquire_owned().await?;
-                pay(&client, uri).await
+                let answer = client.pay(&address, order, ms).await?;
+                Ok::<_, BoxError>(answer.status)
             });
         }
         let mut outcome = Outcome::default();
@@ -74,27 +71,14 @@ impl Load {
         outcome
     }
 
-    /// Every order meets every instance in turn.
-    fn uris(&self) -> impl Iterator<Item = String> {
+    /// Where to pay which order: every order meets every instance in turn.
+    fn payments(&self) -> impl Iterator<Item = (&str, u32)> {
         (0..self.requests).map(|n| {
-            let order = n % self.orders + 1;
             let turn = (n / self.orders) as usize;
             let address = &self.addresses[turn % self.addresses.len()];
-            format!("http://{address}/orders/{order}/pay?ms={}", self.ms)
+            (address.as_str(), n % self.orders + 1)
         })
     }
-}
-
-async fn pay(
-    client: &Client<HttpConnector, Empty<Bytes>>,
-    uri: String,
-) -> Result<StatusCode, BoxError> {
-    let request = Request::post(uri).body(Empty::new())?;
-    let response = client.request(request).await?;
-    let status = response.status();
-    // Read to its end, so that the connection can be used again.
-    response.into_body().collect().await?;
-    Ok(status)
 }
 
 #[cfg(test)]
@@ -109,10 +93,10 @@ mod tests {
             requests: 9,
             ms: 5,
         };
-        let mut uris: Vec<_> = load.uris().collect();
-        assert_eq!(uris[0], "http://a/orders/1/pay?ms=5");
-        uris.sort();
-        uris.dedup();
-        assert_eq!(uris.len(), 9);
+        let mut payments: Vec<_> = load.payments().collect();
+        assert_eq!(payments[0], ("a", 1));
+        payments.sort();
+        payments.dedup();
+        assert_eq!(payments.len(), 9);
     }
 }

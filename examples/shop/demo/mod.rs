@@ -1,20 +1,35 @@
-//! The demonstration: the same payments without and with the lock, and what became of them.
+//! The demonstration: the same payments without and with the lock, and what became of them; then,
+//! where the lock reaches several instances, what happens when two of them fail.
 
+mod client;
 mod figures;
 mod instances;
 mod load;
+mod process;
+mod redis_server;
 mod table;
+mod takeover;
+#[cfg(test)]
+mod tests;
 mod timeline;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
-use self::{figures::Figures, instances::Instances, load::Load};
+use self::{
+    figures::Figures, instances::Setup, load::Load, redis_server::RedisServer, takeover::Takeover,
+};
 use crate::{
     BoxError,
-    args::Demo,
-    backend, signal,
+    args::{Demo, OnLost},
+    backend,
+    signal::Stop,
     store::{Payment, Store},
 };
+
+const INTERRUPTED: &str = "interrupted; the instances were stopped";
 
 /// One of the two runs.
 #[derive(Debug)]
@@ -23,57 +38,91 @@ struct Run {
     payments: Vec<Payment>,
 }
 
-/// Runs the demonstration; fails if an update was lost under the lock.
-pub(crate) async fn run(args: Demo) -> Result<ExitCode, BoxError> {
-    // Stopping drops the instances, which kills them.
-    tokio::select! {
-        done = demonstrate(&args) => done,
-        () = signal::stop() => Err("interrupted; the instances were stopped".into()),
+/// Runs the demonstration; fails if the lock did not do its part.
+pub(crate) async fn run(mut args: Demo) -> Result<ExitCode, BoxError> {
+    let stop = Stop::listen();
+    if args.backend != "redis:" {
+        return demonstrate(&args, &stop).await;
     }
+    let server = tokio::select! {
+        started = RedisServer::start() => started?,
+        () = stop.wait() => return Err(INTERRUPTED.into()),
+    };
+    args.backend = server.url();
+    let port = server.port();
+    say(format_args!(
+        "Started a redis-server at {}; to see what it is asked: redis-cli -p {port} monitor",
+        args.backend
+    ));
+    let done = demonstrate(&args, &stop).await;
+    server.stop().await?;
+    done
 }
 
-async fn demonstrate(args: &Demo) -> Result<ExitCode, BoxError> {
-    let (count, why) = instances_for(args).await?;
-    println!(
+async fn demonstrate(args: &Demo, stop: &Stop) -> Result<ExitCode, BoxError> {
+    let locks = backend::connect(&args.backend).await?;
+    let alone = backend::is_per_process(&locks);
+    let count = if alone { 1 } else { args.instances };
+    say(format_args!(
         "{} payments of {} ms each, spread over {} and {}.",
         args.requests,
         args.ms,
         plural(args.orders, "order"),
         plural(count, "instance"),
-    );
-    if let Some(why) = why {
-        println!("{why}");
-    }
-    println!();
-
-    let without = one_run(args, count, Lock::Without).await?;
-    let with = one_run(args, count, Lock::With).await?;
-
-    println!("{}", table::render(&without.figures, &with.figures));
-    let width = timeline::width();
-    println!(
-        "{}",
-        timeline::render("Without the lock", &without.payments, width)
-    );
-    println!(
-        "{}",
-        timeline::render("With the lock", &with.payments, width)
-    );
-
-    let with = with.figures;
-    if with.lost_updates != 0 {
-        println!(
-            "FAILED: {} updates were lost under the lock.",
-            with.lost_updates
+    ));
+    if alone && args.instances > 1 {
+        say(
+            "One instance, since the memory backend locks within one process; \
+             `--backend redis:` shows more.",
         );
-        Ok(ExitCode::FAILURE)
-    } else if with.accepted == 0 {
-        println!("FAILED: no payment was accepted under the lock.");
-        Ok(ExitCode::FAILURE)
-    } else {
-        println!("No update was lost under the lock.");
-        Ok(ExitCode::SUCCESS)
     }
+    say("");
+
+    let without = one_run(args, stop, count, Lock::Without).await?;
+    let with = one_run(args, stop, count, Lock::With).await?;
+
+    say(table::render(&without.figures, &with.figures));
+    let width = timeline::width();
+    say(timeline::render(
+        "Without the lock",
+        &without.payments,
+        width,
+    ));
+    say(timeline::render("With the lock", &with.payments, width));
+
+    let takeover = if alone {
+        None
+    } else {
+        takeover::play(args, stop).await?
+    };
+    Ok(verdict(&with.figures, takeover.as_ref()))
+}
+
+/// Says whether the lock did its part.
+fn verdict(with: &Figures, takeover: Option<&Takeover>) -> ExitCode {
+    let mut failures = Vec::new();
+    if with.lost_updates != 0 {
+        let lost = with.lost_updates;
+        failures.push(format!("{lost} updates were lost under the lock."));
+    }
+    if with.accepted == 0 {
+        failures.push("no payment was accepted under the lock.".into());
+    }
+    if with.grants.is_some_and(|grants| !grants.tokens_grew) {
+        failures.push("a fencing token was not above the one before.".into());
+    }
+    failures.extend(takeover.and_then(Takeover::failure));
+    for failure in &failures {
+        say(format_args!("FAILED: {failure}"));
+    }
+    if !failures.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    say(match takeover {
+        None => "No update was lost under the lock.",
+        Some(_) => "No update was lost under the lock, nor to an instance that failed.",
+    });
+    ExitCode::SUCCESS
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +132,19 @@ enum Lock {
 }
 
 /// Starts the instances on a new database, fires the payments, and looks at what was stored.
-async fn one_run(args: &Demo, count: u32, lock: Lock) -> Result<Run, BoxError> {
+async fn one_run(args: &Demo, stop: &Stop, count: u32, lock: Lock) -> Result<Run, BoxError> {
     let dir = tempfile::tempdir()?;
     let db = dir.path().join("orders.db");
     // Created before the instances share it.
     let store = Store::open(&db)?;
-    let instances = Instances::start(count, &args.backend, &db, lock == Lock::Without).await?;
+    let setup = Setup {
+        backend: args.backend.clone(),
+        db,
+        ttl: args.ttl,
+        lock: lock == Lock::With,
+        on_lost: OnLost::Abort,
+    };
+    let instances = setup.start(count, stop).await?;
     let label = match lock {
         Lock::Without => "without the lock",
         Lock::With => "with the lock",
@@ -99,8 +155,9 @@ async fn one_run(args: &Demo, count: u32, lock: Lock) -> Result<Run, BoxError> {
         requests: args.requests,
         ms: args.ms,
     };
-    let outcome = load.fire(label).await;
-    instances.stop().await;
+    let outcome = instances
+        .during(stop, async |_| Ok(load.fire(label).await))
+        .await?;
 
     let stored = store.totals().await?;
     let mut payments = store.payments().await?;
@@ -111,21 +168,14 @@ async fn one_run(args: &Demo, count: u32, lock: Lock) -> Result<Run, BoxError> {
     })
 }
 
-/// How many instances to start, and why not as many as asked for.
-async fn instances_for(args: &Demo) -> Result<(u32, Option<&'static str>), BoxError> {
-    let locks = backend::connect(&args.backend).await?;
-    if args.instances > 1 && backend::is_per_process(&locks) {
-        return Ok((
-            1,
-            Some("One instance, since the memory backend locks within one process."),
-        ));
-    }
-    Ok((args.instances, None))
-}
-
 fn plural(count: u32, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     }
+}
+
+/// Prints a line, and goes on when nobody reads it any more: there is something to clean up.
+fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }

@@ -13,7 +13,7 @@ pub(crate) fn render(without: &Figures, with: &Figures) -> String {
         let _ = writeln!(out, "  {what:<24}{:>18}{:>18}", of(without), of(with));
     };
     row("", &|run| {
-        if run.waits.is_some() {
+        if run.grants.is_some() {
             "with the lock"
         } else {
             "without the lock"
@@ -26,10 +26,20 @@ pub(crate) fn render(without: &Figures, with: &Figures) -> String {
         run.refused_stale_writes.to_string()
     });
     row("errors", &|run| run.errors.to_string());
-    row("wait p50", &|run| or_dash(run.waits.map(|w| millis(w.p50))));
-    row("wait p99", &|run| or_dash(run.waits.map(|w| millis(w.p99))));
+    row("wait p50", &|run| {
+        or_dash(run.grants.map(|g| millis(g.p50)))
+    });
+    row("wait p99", &|run| {
+        or_dash(run.grants.map(|g| millis(g.p99)))
+    });
     row("grants in arrival order", &|run| {
-        or_dash(run.waits.map(|w| format!("{:.1} %", w.in_order)))
+        or_dash(run.grants.map(|g| format!("{:.1} %", g.in_order)))
+    });
+    row("tokens grew", &|run| {
+        or_dash(
+            run.grants
+                .map(|g| if g.tokens_grew { "always" } else { "NO" }.into()),
+        )
     });
     row("took", &|run| format!("{:.2} s", run.took.as_secs_f64()));
     out

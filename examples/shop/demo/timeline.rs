@@ -38,27 +38,38 @@ pub(crate) fn render(title: &str, payments: &[Payment], width: usize) -> String 
         return format!("{title}: order {ORDER} was not paid.\n");
     };
     let end = rows.iter().map(|p| p.written).max().unwrap_or(start);
+    let first_token = rows.iter().find_map(|p| p.fence);
+    let beside = if first_token.is_some() { 38 } else { 22 };
     let axis = Axis {
         start,
         span: (end - start).max(1),
-        columns: width - 22,
+        columns: width - beside,
     };
 
     let mut out = format!(
-        "{}: who had order {ORDER} when (░ waits, █ has it), the first {} payments\n\n",
+        "{}: who had order {ORDER} when (░ waits, █ has it), the first {} payments",
         style(title).bold(),
         rows.len()
     );
+    if let Some(first) = first_token {
+        let _ = write!(out, "; tokens from {first}");
+    }
+    out.push_str("\n\n");
     for payment in &rows {
         let letter = payment.instance.bytes().next().unwrap_or(b'A');
         let color = COLORS[usize::from(letter.wrapping_sub(b'A')) % COLORS.len()];
-        let _ = writeln!(
+        let _ = write!(
             out,
             "  {} {}  paid × {}",
             style(&payment.instance).fg(color),
             style(axis.bar(payment)).fg(color),
             payment.paid_count
         );
+        if let (Some(fence), Some(first)) = (payment.fence, first_token) {
+            let beside = if payment.paid_count < 10 { 3 } else { 2 };
+            let _ = write!(out, "{:beside$}token {:+}", "", fence - first);
+        }
+        out.push('\n');
     }
     let label = format!("{:.0} ms", axis.span as f64 / 1000.0);
     let _ = writeln!(out, "    0{label:>width$}", width = axis.columns - 1);
@@ -108,6 +119,7 @@ mod tests {
             granted,
             written,
             paid_count: 1,
+            fence: Some(granted),
         }
     }
 
@@ -130,18 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_end_at_the_same_column() {
-        let rows = [payment("A", 0, 0, 4_000), payment("B", 1_000, 4_000, 8_000)];
+    fn all_lines_have_the_same_columns() {
+        let rows = [payment("A", 0, 3, 4_000), payment("B", 1_000, 4_000, 8_000)];
         let picture = render("With the lock", &rows, 80);
-        let ends: Vec<_> = picture
-            .lines()
-            .filter_map(|line| {
-                console::strip_ansi_codes(line)
-                    .find("paid ×")
-                    .map(|_| console::strip_ansi_codes(line).chars().count())
-            })
-            .collect();
-        assert_eq!(ends.len(), 2);
-        assert_eq!(ends[0], ends[1]);
+        assert!(picture.contains("tokens from 3\n"), "{picture}");
+        assert!(picture.contains("token +3997\n"), "{picture}");
+        let columns = |what: &str| -> Vec<_> {
+            let lines = picture.lines().map(console::strip_ansi_codes);
+            lines
+                .filter_map(|line| Some(line[..line.find(what)?].chars().count()))
+                .collect()
+        };
+        let [paid, token] = ["paid ×", "token +"].map(columns);
+        assert_eq!((paid.len(), token.len()), (2, 2));
+        assert_eq!(paid[0], paid[1]);
+        assert_eq!(token[0], token[1]);
     }
 }

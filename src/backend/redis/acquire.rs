@@ -218,24 +218,31 @@ impl<'a> Attempt<'a> {
         let answer = connection
             .run(&STEP, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                cmd.arg(&words.owner)
-                    .arg(&words.entry)
-                    .arg(&*self.client.shared.inbox)
-                    .arg(words.mode)
-                    .arg(words.order)
-                    .arg(words.ttl)
-                    .arg(words.tokens)
-                    .arg(&self.ticket)
-                    .arg(u8::from(queues));
+                cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
+                cmd.arg(match (words.unfair, queues) {
+                    (false, true) => "fq",
+                    (false, false) => "f-",
+                    (true, true) => "uq",
+                    (true, false) => "u-",
+                });
+                if words.tokens > 1 || !self.ticket.is_empty() {
+                    cmd.arg(words.tokens);
+                }
+                if !self.ticket.is_empty() {
+                    cmd.arg(&self.ticket);
+                }
                 cmd
             })
             .await?;
         self.open = false;
-        match answer::list(&answer)? {
-            [Value::Int(1), token] => {
+        let answer = match &answer {
+            Value::Array(items) => items.as_slice(),
+            token => {
                 let token = answer::int(token)?;
-                Ok(Step::Granted(self.granted(token, sent)?))
+                return Ok(Step::Granted(self.granted(token, sent)?));
             }
+        };
+        match answer {
             [Value::Int(0), ms, ticket, foreign, head] => {
                 self.ticket = answer::string(ticket)?.to_owned();
                 Ok(Step::Wait(Outlook {
@@ -277,7 +284,7 @@ impl<'a> Attempt<'a> {
     /// Where connections cannot be ended, every ask looks for a tombstone.
     fn tainted_or_doubtful(&self, connection: &Connection, words: &Words) -> Option<String> {
         let looks = self.tainted || !connection.can_be_ended();
-        looks.then(|| self.names.tombstone(&words.owner))
+        looks.then(|| self.names.tombstone(words.owner()))
     }
 
     /// Takes an offer: `None` if it has lapsed, or nobody knows.
@@ -291,7 +298,7 @@ impl<'a> Attempt<'a> {
         self.settle_before(&connection).await.ok()?;
         self.begins_to_ask(&connection).ok()?;
         let words = self.words.as_ref()?;
-        let value = words.value(u64::try_from(token).ok()?, &self.client.shared.inbox);
+        let value = words.value(u64::try_from(token).ok()?);
         let sent = Instant::now();
         let keys = [&*self.names.lock, &*self.names.queue];
         let answer = connection
@@ -299,7 +306,7 @@ impl<'a> Attempt<'a> {
                 let mut cmd = script.call(by_code, &keys);
                 cmd.arg(&value)
                     .arg(words.ttl)
-                    .arg(format!("!{}", words.entry));
+                    .arg(format!("!{}", words.entry()));
                 cmd
             })
             .await
@@ -378,7 +385,7 @@ impl Drop for Attempt<'_> {
                 connection,
                 self.names.clone(),
                 self.asker.clone(),
-                (words.owner, words.entry),
+                words,
                 self.tainted,
             ));
         }

@@ -96,7 +96,7 @@ impl RedisBuilder {
     /// # Errors
     ///
     /// - [`Misconfigured`](BackendErrorKind::Misconfigured): the URL, prefix or certificates are
-    ///   not usable, the server refuses the password or a right, is older than 6.0, or is a
+    ///   not usable, the server refuses the password or a right, is older than 6.2, or is a
     ///   read-only replica. The error says which, and what is needed.
     /// - [`Unavailable`](BackendErrorKind::Unavailable): the server did not answer in time. Once
     ///   connected, the backend reconnects by itself.
@@ -120,7 +120,7 @@ impl RedisBuilder {
             .with_source(error)
         })?;
         let prefix = self.prefix.into_boxed_str();
-        let inbox = format!("{prefix}inbox:{:032x}", fastrand::u128(..)).into_boxed_str();
+        let inbox = format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str();
         let timeout = self.timeout;
         let task = lock_runtime.spawn({
             let (prefix, inbox, lock_runtime) = (prefix, inbox, lock_runtime.clone());
@@ -133,7 +133,10 @@ impl RedisBuilder {
             }
         });
         match task.await {
-            Ok(Ok(client)) => Ok(RedisBackend { client }),
+            Ok(Ok(client)) => {
+                client.shared.settle().await?;
+                Ok(RedisBackend { client })
+            }
             Ok(Err(trouble)) => Err(trouble.into()),
             Err(_) => Err(Trouble::unavailable("connecting broke off").into()),
         }

@@ -158,6 +158,26 @@ impl Shared {
         None
     }
 
+    /// Connects from this runtime too, so that the first requests need not cross threads.
+    pub(super) async fn settle(self: &Arc<Self>) -> Result<(), Trouble> {
+        if self.near().is_some() {
+            return Ok(());
+        }
+        let Ok(here) = Handle::try_current().map(|runtime| runtime.id()) else {
+            return Ok(());
+        };
+        let link = {
+            let near = self.near.read().unwrap_or_else(|e| e.into_inner());
+            near.iter()
+                .find(|(id, _)| *id == here)
+                .map(|(_, link)| link.clone())
+        };
+        match link {
+            Some(link) => link.connection().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Begins to connect from this runtime too, until the runtime ends.
     fn settle_on(self: &Arc<Self>, runtime: &Handle, id: Id) {
         let mut near = self.near.write().unwrap_or_else(|e| e.into_inner());

@@ -87,7 +87,7 @@ pub(super) async fn wait_free(
     let names = Arc::new(Names::new(&shared.prefix, key));
     if wait == WaitBound::Fail {
         let connection = client.connection().await?;
-        return match ask(&connection, &names, "", false).await? {
+        return match ask(&connection, &names, "").await? {
             None => Ok(()),
             Some(outlook) => Err(BackendError::new(BackendErrorKind::Contended, "")
                 .with_remaining(outlook.remaining())),
@@ -114,7 +114,7 @@ pub(super) async fn wait_free(
         opened.as_mut().enable();
         let connection = client.connection().await?;
         caller.asked = Some(connection.clone());
-        let outlook = match ask(&connection, &caller.names, &gate.entry, true).await {
+        let outlook = match ask(&connection, &caller.names, &gate.entry).await {
             Ok(None) => return Ok(()),
             Ok(Some(outlook)) => outlook,
             Err(trouble) => {
@@ -152,17 +152,16 @@ pub(super) async fn wait_free(
     }
 }
 
-/// Nothing if nobody holds the key.
+/// Nothing if nobody holds the key; else an entry, if it is not empty, is told later.
 async fn ask(
     connection: &Connection,
     names: &Names,
     entry: &str,
-    stays: bool,
 ) -> Result<Option<Outlook>, Trouble> {
     let answer = connection
         .run(&GATE, |script, by_code| {
             let mut cmd = script.call_lock(by_code, names, None);
-            cmd.arg(entry).arg(u8::from(stays));
+            cmd.arg(entry);
             cmd
         })
         .await?;

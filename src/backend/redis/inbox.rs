@@ -91,8 +91,15 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
 /// Keeps the channel subscribed, for as long as the client lives.
 pub(super) async fn listen(shared: Arc<Shared>) {
     let heard = Arc::new(AtomicU64::new(0));
-    let open = || subscribe(shared.clone(), heard.clone());
     let link = &shared.inbox_link;
+    let open = || async {
+        let opened = subscribe(shared.clone(), heard.clone()).await;
+        if opened.is_err() && link.is_given_up() {
+            // Nobody waits in silence for a server that is away: asking, they learn it.
+            shared.room.gap();
+        }
+        opened
+    };
     let opened = || async {
         shared.room.gap();
     };
@@ -135,9 +142,8 @@ mod tests {
 
     #[test]
     fn messages_are_read_and_garbage_is_not() {
-        let owner = OwnerToken::random();
-        let hex = super::super::names::hex(&owner);
-        let offer = format!("g {hex} a:1; 17");
+        let owner = OwnerToken::from_bytes([0xab; 16]);
+        let offer = format!("g {} a:1; 17", "ab".repeat(16));
         let asker = Asker::new(owner, "a:1;");
         assert_eq!(Message::read(&offer), Some(Message::Offer(asker, "17")));
         assert_eq!(Message::read("x a:1;"), Some(Message::Evicted("a:1;")));

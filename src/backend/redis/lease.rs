@@ -69,7 +69,7 @@ pub(super) struct Grant {
 impl Inner {
     pub(super) fn new(client: Arc<Client>, grant: Grant) -> Self {
         Self {
-            value: grant.words.value(grant.token.get(), &client.shared.inbox),
+            value: grant.words.value(grant.token.get()),
             client,
             names: grant.names,
             words: grant.words,
@@ -113,12 +113,14 @@ impl Inner {
                 .await?;
             return Ok(());
         }
-        let tombstone = self.tainted.then(|| names.tombstone(&words.owner));
+        let tombstone = self.tainted.then(|| names.tombstone(words.owner()));
         connection
             .run(&ABANDON, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
-                cmd.arg(&words.owner).arg(&words.entry);
-                cmd.arg(if self.tainted { TOMBSTONE_MS } else { 0 });
+                cmd.arg(&words.who).arg(words.entry());
+                if self.tainted {
+                    cmd.arg(TOMBSTONE_MS);
+                }
                 cmd
             })
             .await?;
@@ -130,10 +132,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let held = !*self.released.get_mut();
         if self.client.shared.room.forget(&self.asker, self, held) {
-            let words = (
-                std::mem::take(&mut self.words.owner),
-                std::mem::take(&mut self.words.entry),
-            );
+            let words = std::mem::take(&mut self.words);
             self.client.undo(Undo::owner(
                 self.connection.clone(),
                 self.names.clone(),

@@ -67,6 +67,14 @@ impl Link {
         }
     }
 
+    /// Whether it has been down for so long that callers are refused at once.
+    pub(super) fn is_given_up(&self) -> bool {
+        match &*self.state.borrow() {
+            State::Up(_) => false,
+            State::Down { since, .. } => since.elapsed() >= self.patience,
+        }
+    }
+
     /// Keeps the connection up, for as long as this future is polled. `open` opens one, and
     /// `opened` is told of each before anybody else has it.
     ///
@@ -77,6 +85,7 @@ impl Link {
         O: Future<Output = Result<Connection, Trouble>>,
         F: Future<Output = ()>,
     {
+        let _lowered = Lowered(self);
         let mut before: Option<Arc<Connection>> = None;
         let mut pause = FIRST_PAUSE;
         let mut at_hand = None;
@@ -101,6 +110,8 @@ impl Link {
                 sleep(jittered(pause)).await;
                 continue;
             }
+            // With this it is closed on our side too.
+            drop(before.take());
             opened().await;
             pause = FIRST_PAUSE;
             self.state.send_replace(State::Up(connection.clone()));
@@ -120,6 +131,16 @@ impl Link {
             };
             *state = State::Down { since, trouble };
         });
+    }
+}
+
+/// Takes the link down when nobody keeps it up any more. The inbox's connection knows the client
+/// that has this link: left in it, both would live for ever.
+struct Lowered<'a>(&'a Link);
+
+impl Drop for Lowered<'_> {
+    fn drop(&mut self) {
+        self.0.down(Trouble::unavailable("the client is closed"));
     }
 }
 

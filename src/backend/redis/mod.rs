@@ -1,4 +1,6 @@
 //! Locks in one Redis server, for all instances of a service.
+//!
+#![doc = include_str!("../../docs/redis.md")]
 
 mod acquire;
 mod answer;

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use crate::{
-    backend::{AcquireRequest, Mode},
+    backend::{AcquireRequest, Mode, Order},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::OwnerToken,
@@ -24,8 +24,6 @@ pub(super) struct Names {
     pub(super) queue: Box<str>,
     /// Who reads, by the end of the lease.
     pub(super) readers: Box<str>,
-    /// Token and inbox of those who read.
-    pub(super) details: Box<str>,
     /// The last token or ticket given, shared with other locks.
     pub(super) counter: Box<str>,
 }
@@ -39,7 +37,6 @@ impl Names {
         Self {
             queue: beside("q"),
             readers: beside("r"),
-            details: beside("h"),
             counter: format!("{prefix}token:{counter}").into(),
             lock: lock.into(),
         }
@@ -51,14 +48,8 @@ impl Names {
     }
 
     /// As the scripts take them.
-    pub(super) fn keys(&self) -> [&str; 5] {
-        [
-            &self.lock,
-            &self.queue,
-            &self.counter,
-            &self.readers,
-            &self.details,
-        ]
+    pub(super) fn keys(&self) -> [&str; 4] {
+        [&self.lock, &self.queue, &self.counter, &self.readers]
     }
 }
 
@@ -84,12 +75,8 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
     ))
 }
 
-pub(super) fn hex(owner: &OwnerToken) -> String {
-    let mut text = String::with_capacity(32);
-    for byte in owner.as_bytes() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+fn push_hex(text: &mut String, owner: &OwnerToken) {
+    let _ = write!(text, "{:032x}", u128::from_be_bytes(*owner.as_bytes()));
 }
 
 pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
@@ -100,41 +87,55 @@ pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
 }
 
 /// One owner's wish in the words of the scripts.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Words {
-    pub(super) owner: String,
-    /// Its entry in the queue.
-    pub(super) entry: String,
+    /// The owner and the inbox that it hears of.
+    pub(super) who: String,
     pub(super) mode: &'static str,
-    pub(super) order: &'static str,
+    pub(super) unfair: bool,
+    /// Milliseconds.
     pub(super) ttl: u64,
     pub(super) tokens: u32,
 }
 
 impl Words {
     pub(super) fn new(request: &AcquireRequest, inbox: &str, ttl: u64) -> Self {
-        let owner = hex(&request.owner);
-        let tokens = request.tokens.max(1);
-        let mode = match request.mode {
-            Mode::Exclusive => "x",
-            Mode::Shared => "s",
-        };
+        let mut who = String::with_capacity(33 + inbox.len());
+        push_hex(&mut who, &request.owner);
+        who.push(' ');
+        who.push_str(inbox);
         Self {
-            entry: format!("{owner} {inbox} {mode} {ttl} {tokens}"),
-            owner,
-            mode,
-            order: match request.order {
-                crate::backend::Order::Fifo => "f",
-                crate::backend::Order::Unfair => "u",
+            who,
+            mode: match request.mode {
+                Mode::Exclusive => "x",
+                Mode::Shared => "s",
             },
+            unfair: request.order == Order::Unfair,
             ttl,
-            tokens,
+            tokens: request.tokens.max(1),
         }
     }
 
+    /// The owner alone.
+    pub(super) fn owner(&self) -> &str {
+        self.who.split(' ').next().unwrap_or_default()
+    }
+
+    /// Its entry in the queue.
+    pub(super) fn entry(&self) -> String {
+        let Self {
+            who,
+            mode,
+            ttl,
+            tokens,
+            ..
+        } = self;
+        format!("{who} {mode} {ttl} {tokens}")
+    }
+
     /// What stands in the lock while this owner holds it alone.
-    pub(super) fn value(&self, token: u64, inbox: &str) -> String {
-        format!("1 {} {token} {inbox}", self.owner)
+    pub(super) fn value(&self, token: u64) -> String {
+        format!("1 {} {token}", self.who)
     }
 }
 
@@ -151,7 +152,6 @@ mod tests {
         assert_eq!(&*names.lock, "shop:order:1.7;");
         assert_eq!(&*names.queue, "{shop:order:1.7;}:q");
         assert_eq!(&*names.readers, "{shop:order:1.7;}:r");
-        assert_eq!(&*names.details, "{shop:order:1.7;}:h");
         assert_eq!(&*names.counter, "shop:token:242");
         assert_eq!(names.tombstone("00ff"), "{shop:order:1.7;}:u:00ff");
     }
@@ -177,8 +177,11 @@ mod tests {
 
     #[test]
     fn owners_go_to_hex_and_back() {
-        let owner = OwnerToken::random();
-        assert_eq!(unhex(&hex(&owner)).as_ref(), Some(owner.as_bytes()));
+        let owner = OwnerToken::from_bytes([1; 16]);
+        let mut text = String::new();
+        push_hex(&mut text, &owner);
+        assert_eq!(text, "01".repeat(16));
+        assert_eq!(unhex(&text).as_ref(), Some(owner.as_bytes()));
         for bad in ["", "00", &"g".repeat(32), &"+".repeat(32), &"0".repeat(33)] {
             assert_eq!(unhex(bad), None, "{bad}");
         }
@@ -190,11 +193,9 @@ mod tests {
             .with_mode(Mode::Shared)
             .with_tokens(0);
         let words = Words::new(&request, "shop:inbox:1", 30_000);
-        let owner = hex(&request.owner);
-        assert_eq!(words.entry, format!("{owner} shop:inbox:1 s 30000 1"));
-        assert_eq!(
-            words.value(17, "shop:inbox:1"),
-            format!("1 {owner} 17 shop:inbox:1")
-        );
+        let owner = words.owner();
+        assert_eq!(words.who, format!("{owner} shop:inbox:1"));
+        assert_eq!(words.entry(), format!("{owner} shop:inbox:1 s 30000 1"));
+        assert_eq!(words.value(17), format!("1 {owner} shop:inbox:1 17"));
     }
 }

@@ -23,35 +23,22 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
             script.call_lock(by_code, &names, None)
         })
         .await?;
-    let [kind, waiters, ms, rest @ ..] = answer::list(&answer)? else {
+    let [kind, waiters, token, ends @ ..] = answer::list(&answer)? else {
         return Err(Trouble::strange());
     };
+    let mode = match answer::string(kind)? {
+        "s" => Mode::Shared,
+        _ => Mode::Exclusive,
+    };
+    let positive = |number: i64| u64::try_from(number).ok();
+    let token = positive(answer::int(token)?).and_then(FencingToken::new);
     let mut state = KeyState::free(&*names.lock);
-    state.waiters = u64::try_from(answer::int(waiters)?).unwrap_or_default();
-    let remaining = |ms: i64| u64::try_from(ms).ok().map(Duration::from_millis);
-    let token = |number: i64| u64::try_from(number).ok().and_then(FencingToken::new);
-    match (answer::string(kind)?, rest) {
-        ("-", []) => {}
-        ("f", []) => {
-            let mut holder = HolderState::new(Mode::Exclusive);
-            holder.remaining = remaining(answer::int(ms)?);
-            state.holders.push(holder);
-        }
-        ("x", [number]) => {
-            let mut holder = HolderState::new(Mode::Exclusive);
-            holder.fencing_token = token(answer::int(number)?);
-            holder.remaining = remaining(answer::int(ms)?);
-            state.holders.push(holder);
-        }
-        ("s", readers) => {
-            for reader in readers.chunks_exact(2) {
-                let mut holder = HolderState::new(Mode::Shared);
-                holder.fencing_token = token(answer::int(&reader[0])?);
-                holder.remaining = remaining(answer::int(&reader[1])?);
-                state.holders.push(holder);
-            }
-        }
-        _ => return Err(Trouble::strange()),
+    state.waiters = positive(answer::int(waiters)?).unwrap_or_default();
+    for ms in ends {
+        let mut holder = HolderState::new(mode);
+        holder.fencing_token = token;
+        holder.remaining = positive(answer::int(ms)?).map(Duration::from_millis);
+        state.holders.push(holder);
     }
     Ok(state)
 }

@@ -34,18 +34,18 @@ pub(super) async fn check(
         );
     }
     connection.subscribe(inbox).await?;
-    // Beside the inbox, so that every process has its own.
-    let key = format!("{{{prefix}probe}}:{inbox}");
-    let answer = connection
-        .run(&PROBE, |script, by_code| {
-            let mut cmd = script.call(by_code, &[&key]);
-            cmd.arg(inbox);
-            cmd
-        })
-        .await?;
-    match &answer {
-        value if text(value) == Some("") => {}
-        value => return Err(Trouble::refused_command(text(value).unwrap_or_default())),
+    // Named after the inbox, so that every process has its own; a lock, and a key beside it.
+    let lock = format!("{prefix}probe:{inbox}");
+    let beside = format!("{{{lock}}}:q");
+    // A server that forgets its scripts is asked in both ways.
+    for by_code in [true, false] {
+        let mut cmd = PROBE.call(by_code, &[&lock, &beside]);
+        cmd.arg(inbox);
+        let answer = connection.ask(&cmd).await?;
+        match text(&answer) {
+            Some("") => {}
+            refusal => return Err(Trouble::refused_command(refusal.unwrap_or_default())),
+        }
     }
     let _: Value = connection.ask(&redis::cmd("PING")).await?;
     // The pong follows the message.

@@ -94,9 +94,7 @@ async fn renew_shared(shared: Arc<Shared>, renewal: Renewal) {
         let answer: Value = connection
             .run(&RENEW_SHARED, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &lease.names, None);
-                cmd.arg(&lease.words.owner)
-                    .arg(&*shared.inbox)
-                    .arg(lease.words.ttl);
+                cmd.arg(&lease.words.who).arg(lease.words.ttl);
                 cmd
             })
             .await?;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! `K` is the lock, `Q` its queue, `R` and `H` its readers, `F` the counter.
+//! `K` is the lock, `Q` its queue, `R` its readers, `F` the counter.
 //!
 //! 1. *One truth.* Who holds is what `K` says: an owner of ours, a marker while `R` has readers, or
 //!    a value that is not ours. Every grant is made where the same script found `K` absent, or
@@ -17,9 +17,9 @@
 //!    nobody holds is of a process that hangs: all its entries go, so it costs one offer (must 4).
 //! 4. *Tokens grow in the order of grants*, since a token is drawn in the script of its grant,
 //!    above the counter and the clock, and the counter is written before the grant. An offer that
-//!    lapses uses one up (must 3).
-//! 5. *Every key has an end*: `K` its lease, `Q` 15 s since anybody asked, `R` and `H` the last
-//!    reader's, `F` a day, after which the clock has passed it (must 9).
+//!    lapses uses one up. Readers that hold together share one (must 3).
+//! 5. *Every key has an end*: `K` its lease, `Q` 15 s since anybody asked, `R` the last reader's,
+//!    `F` a day, after which the clock has passed it (must 9).
 //! 6. *Undo is final.* `abandon` leaves neither entry, offer nor lease of its owner. It runs after
 //!    the attempt: on its connection, or when that one was ended at the server, or it leaves a
 //!    tombstone that the attempt looks for (must 6).
@@ -64,13 +64,10 @@ impl Script {
 
     /// The keys of a lock and, where its attempts must look for one, the tombstone of an owner.
     pub(super) fn call_lock(&self, by_code: bool, names: &Names, tombstone: Option<&str>) -> Cmd {
-        let [lock, queue, counter, readers, details] = names.keys();
+        let [lock, queue, counter, readers] = names.keys();
         match tombstone {
             None => self.call(by_code, &names.keys()),
-            Some(tombstone) => self.call(
-                by_code,
-                &[lock, queue, counter, readers, details, tombstone],
-            ),
+            Some(tombstone) => self.call(by_code, &[lock, queue, counter, readers, tombstone]),
         }
     }
 }

@@ -143,7 +143,7 @@ impl From<RedisError> for Trouble {
                 Self::misconfigured(no_right(detail))
             }
             (ErrorKind::RESP3NotSupported, _) => {
-                Self::misconfigured("this Redis server is too old: 6.0 or newer is needed")
+                Self::misconfigured("this Redis server is too old: 6.2 or newer is needed")
             }
             (_, "NOAUTH" | "WRONGPASS") => Self::of_text(code).unwrap_or_else(Self::strange),
             (ErrorKind::AuthenticationFailed, _) => {
@@ -158,7 +158,7 @@ impl From<RedisError> for Trouble {
                     "the Redis user lacks a right that a script needs: see the ACL in the docs",
                 )
             }
-            _ if detail.contains("WRONGTYPE") => Self::misconfigured(
+            _ if code == "WRONGTYPE" || detail.contains("WRONGTYPE") => Self::misconfigured(
                 "a key beside a lock holds what this crate did not write (WRONGTYPE)",
             ),
             (ErrorKind::Io, _) => Self::unavailable("the connection to Redis failed"),

@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     client::Shared,
     connection::Connection,
-    names::Names,
+    names::{Names, Words},
     room::{Asker, jittered},
     scripts::ABANDON,
     trouble::Trouble,
@@ -39,8 +39,7 @@ pub(super) struct Undo {
 enum What {
     Owner {
         asker: Asker,
-        owner: String,
-        entry: String,
+        words: Words,
         /// An earlier attempt of it may come late, whatever this connection does.
         tainted: bool,
     },
@@ -54,13 +53,12 @@ impl Undo {
         connection: Arc<Connection>,
         names: Arc<Names>,
         asker: Asker,
-        (owner, entry): (String, String),
+        words: Words,
         tainted: bool,
     ) -> Self {
         let what = What::Owner {
             asker,
-            owner,
-            entry,
+            words,
             tainted,
         };
         Self {
@@ -130,13 +128,15 @@ impl Undo {
                 cmd.arg(&*self.names.queue).arg(entry);
                 connection.ask(&cmd).await?;
             }
-            What::Owner { owner, entry, .. } => {
-                let tombstone = buries.then(|| self.names.tombstone(owner));
+            What::Owner { words, .. } => {
+                let tombstone = buries.then(|| self.names.tombstone(words.owner()));
                 connection
                     .run(&ABANDON, |script, by_code| {
                         let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                        cmd.arg(owner).arg(entry);
-                        cmd.arg(if buries { TOMBSTONE_MS } else { 0 });
+                        cmd.arg(&words.who).arg(words.entry());
+                        if buries {
+                            cmd.arg(TOMBSTONE_MS);
+                        }
                         cmd
                     })
                     .await?;

@@ -1,13 +1,13 @@
--- Whether nobody holds; else, with '1', asks to be told. ARGV: queue member, '1' to be told.
+-- Whether nobody holds; else, with an entry, asks to be told. ARGV: queue entry or ''.
 -- Answers {1}, or {0, ms until the holder's end, foreign?}.
 --- lib
 local kind = holder()
-if not kind and someone_waits() then
+if not kind and head(0) then
   serve(nil)
   kind = holder()
 end
 if not kind then return {1} end
-if ARGV[2] == '1' then
+if ARGV[1] ~= '' then
   call('ZADD', Q, string.format('%.0f', GATE), ARGV[1])
   call('PEXPIRE', Q, QUEUE_LIFE)
 end

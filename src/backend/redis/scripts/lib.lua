@@ -1,4 +1,4 @@
-local K, Q, F, R, H = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local K, Q, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call = redis.call
 -- Scores: tickets; those who wait without order behind them; gates behind all.
 local UNFAIR, GATE = 4.2e15, 9e15
@@ -19,68 +19,74 @@ end
 local function draw(n)
   local first = (tonumber(call('GET', F) or 0) or 0) + 1
   if first < now() then first = now() end
-  call('SET', F, string.format('%.0f', first + n - 1), 'EX', 86400)
+  -- Until a day after the clock has passed it.
+  local last = first + n - 1
+  local life = string.format('%.0f', 86400 + (last - now()) / 1e6)
+  call('SET', F, string.format('%.0f', last), 'EX', life)
   return string.format('%.0f', first)
 end
 
--- Who holds: nil, 'x' with its owner and token, 's' for readers, 'f' for what we did not write.
+-- Who holds: nil, 'x' or 's' with who (the owner and its inbox, or stars) and the token, or 'f'
+-- for what we did not write.
 local function holder()
   local value = redis.pcall('GET', K)
   if not value then return nil end
   if type(value) ~= 'string' then return 'f' end
-  local owner, token = string.match(value, '^1 (%S+) (%d+) %S+$')
-  if not owner then return 'f' end
-  if owner ~= '*' then return 'x', owner, token end
+  local who, token = string.match(value, '^1 (%S+ %S+) (%d+)$')
+  if not who then return 'f' end
+  if who ~= '* *' then return 'x', who, token end
   -- Readers whose lease has ended go.
-  local ended = call('ZRANGEBYSCORE', R, '-inf', string.format('%.0f', now() / 1000), 'LIMIT', 0, 1000)
-  if #ended > 0 then
-    call('ZREM', R, unpack(ended))
-    call('HDEL', H, unpack(ended))
-  end
+  call('ZREMRANGEBYSCORE', R, '-inf', string.format('%.0f', math.floor(now() / 1000)))
   if call('EXISTS', R) == 0 then
-    call('DEL', K, H)
+    call('DEL', K)
     return nil
   end
-  return 's'
+  return 's', who, token
 end
 
--- A queue entry; '!' before one whose offer is open or has lapsed.
+-- A queue entry: an owner, its inbox, what it wants; '!' before one whose offer is open or has
+-- lapsed.
 local function read(entry)
-  local offered, owner, inbox, mode, ttl, tokens =
-    string.match(entry, '^(!?)(%x+) (%S+) (%a) (%d+) (%d+)$')
-  return {offered = offered == '!', owner = owner, inbox = inbox, mode = mode, ttl = ttl, tokens = tokens}
+  local offered, who, mode, ttl, tokens =
+    string.match(entry, '^(!?)(%S+ %S+) (%a) (%d+) (%d+)$')
+  return {
+    entry = entry, offered = offered == '!', who = who, mode = mode, ttl = ttl, tokens = tokens,
+    owner = string.match(who, '^%S+'), inbox = string.match(who, '%S+$'),
+  }
 end
 
+-- The waiter at this place of the queue, gates aside.
 local function head(at)
   local entry = call('ZRANGE', Q, at, at, 'WITHSCORES')
   local score = tonumber(entry[2] or GATE)
-  if score < GATE then return entry[1], score end
+  if score >= GATE then return nil end
+  local waiter = read(entry[1])
+  waiter.score = score
+  return waiter
 end
-
-local function someone_waits() return head(0) ~= nil end
 
 -- Whether somebody has not even an offer.
 local function someone_unserved()
   for at = 0, 511 do
-    local entry = head(at)
-    if not entry then return false end
-    if string.sub(entry, 1, 1) ~= '!' then return true end
+    local waiter = head(at)
+    if not waiter then return false end
+    if not waiter.offered then return true end
   end
   return true
 end
 
 local function fifo_waits()
-  local _, score = head(0)
-  return score ~= nil and score < UNFAIR
+  local first = head(0)
+  return first ~= nil and first.score < UNFAIR
 end
 
 local function heads(inbox)
-  local entry = head(0)
-  return entry and read(entry).inbox == inbox and 1 or 0
+  local first = head(0)
+  return first and first.inbox == inbox and 1 or 0
 end
 
-local function enqueue(entry, order, ticket)
-  if order == 'u' then ticket = string.format('%.0f', ticket + UNFAIR) end
+local function enqueue(entry, unfair, ticket)
+  if unfair then ticket = string.format('%.0f', ticket + UNFAIR) end
   call('ZADD', Q, 'NX', ticket, entry)
   call('PEXPIRE', Q, QUEUE_LIFE)
 end
@@ -94,18 +100,24 @@ end
 -- Takes the entries of a process out that is gone or hangs: it asks again when it can, with its
 -- tickets. `but` is alive: it asks right now.
 local function evict(inbox, but)
-  for _, entry in ipairs(call('ZRANGE', Q, 0, 9999)) do
-    if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
-      call('ZREM', Q, entry)
+  local at, entries = 0, nil
+  repeat
+    entries = call('ZRANGE', Q, at, at + 999)
+    for _, entry in ipairs(entries) do
+      if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
+        call('ZREM', Q, entry)
+      else
+        at = at + 1
+      end
     end
-  end
+  until #entries < 1000
   tell(inbox, 'x ' .. K)
 end
 
 -- Nobody waits: those who waited for just that are told, once for each process.
 local function open_gates()
   local told = {}
-  for _, gate in ipairs(call('ZRANGEBYSCORE', Q, GATE, '+inf')) do
+  for _, gate in ipairs(call('ZRANGE', Q, 0, -1)) do
     local inbox = string.match(gate, '^gate (%S+)')
     if inbox and not told[inbox] then
       told[inbox] = true
@@ -115,54 +127,50 @@ local function open_gates()
   call('DEL', Q)
 end
 
-local function read_token(owner)
-  local held = call('HGET', H, owner)
-  return held and string.match(held, '^(%d+)')
-end
-
--- A reader holds from now, beside others. The marker in K outlives the last of them.
-local function let_read(owner, inbox, token, ttl)
-  call('ZADD', R, string.format('%.0f', math.floor(now() / 1000) + ttl), owner)
-  call('HSET', H, owner, token .. ' ' .. inbox)
-  local left = call('PTTL', K)
-  if redis.pcall('GET', K) ~= '1 * 0 -' then
-    call('SET', K, '1 * 0 -', 'PX', ttl)
-    left = tonumber(ttl)
-  elseif left < tonumber(ttl) then
-    call('PEXPIRE', K, ttl)
-    left = tonumber(ttl)
+-- The waiter holds from now; a reader beside others. The readers' marker outlives the last of
+-- them, and carries the token of all that hold together.
+local function hold(waiter, token)
+  local ttl = waiter.ttl
+  if waiter.mode == 'x' then
+    call('SET', K, '1 ' .. waiter.who .. ' ' .. token, 'PX', ttl)
+    return
   end
+  call('ZADD', R, string.format('%.0f', math.floor(now() / 1000) + ttl), waiter.who)
+  local left = math.max(call('PTTL', K), tonumber(ttl))
+  if redis.pcall('GET', K) ~= '1 * * ' .. token then left = tonumber(ttl) end
+  call('SET', K, '1 * * ' .. token, 'PX', left)
   call('PEXPIRE', R, left + 1000)
-  call('PEXPIRE', H, left + 1000)
 end
 
-local function hold(owner, inbox, mode, token, ttl)
-  if mode == 's' then
-    let_read(owner, inbox, token, ttl)
-  else
-    call('SET', K, '1 ' .. owner .. ' ' .. token .. ' ' .. inbox, 'PX', ttl)
+-- The token of a grant: readers share that of those whom they join.
+local function next_token(waiter)
+  if waiter.mode == 's' then
+    local kind, _, token = holder()
+    if kind == 's' then return token end
   end
+  return draw(waiter.tokens)
 end
 
 -- For the caller itself, which needs no offer.
-local function take(owner, inbox, mode, ttl, tokens)
-  local token = draw(tokens)
-  hold(owner, inbox, mode, token, ttl)
+local function take(waiter)
+  local token = next_token(waiter)
+  hold(waiter, token)
   return token
 end
 
--- Offers a place to the entry; whether its process heard.
-local function offer(entry, score, who)
-  local token = draw(who.tokens)
-  if not tell(who.inbox, 'g ' .. who.owner .. ' ' .. K .. ' ' .. token) then
-    evict(who.inbox, nil)
+-- Offers a place to a waiter; whether its process heard.
+local function offer(waiter)
+  local token = next_token(waiter)
+  if not tell(waiter.inbox, 'g ' .. waiter.owner .. ' ' .. K .. ' ' .. token) then
+    evict(waiter.inbox, nil)
     return false
   end
-  hold(who.owner, who.inbox, who.mode, token, math.min(tonumber(who.ttl), OFFER))
+  waiter.ttl = math.min(tonumber(waiter.ttl), OFFER)
+  hold(waiter, token)
   -- Stays until it is confirmed, marked: if the offer lapses its process hangs. Never empty in
   -- between, or the queue would lose its end.
-  call('ZADD', Q, string.format('%.0f', score), '!' .. entry)
-  call('ZREM', Q, entry)
+  call('ZADD', Q, string.format('%.0f', waiter.score), '!' .. waiter.entry)
+  call('ZREM', Q, waiter.entry)
   return true
 end
 
@@ -171,23 +179,22 @@ end
 local function admit(me, probe)
   local at, mine = 0, nil
   for _ = 1, 512 do
-    local entry, score = head(at)
-    if not entry then break end
-    local who = read(entry)
-    if who.mode ~= 's' then
-      if not probe or tell(who.inbox, 'n') then break end
-      evict(who.inbox, me)
-      -- Also of those before: begin again.
+    local waiter = head(at)
+    if not waiter then break end
+    if waiter.mode ~= 's' then
+      if not probe or tell(waiter.inbox, 'n') then break end
+      evict(waiter.inbox, me and me.entry)
+      -- Some of those before may be gone too: begin again.
       at = 0
-    elseif entry == me then
-      call('ZREM', Q, me)
-      mine = take(who.owner, who.inbox, 's', who.ttl, who.tokens)
-    elseif not who.offered then
-      at = offer(entry, score, who) and at + 1 or 0
-    elseif read_token(who.owner) then
+    elseif me and waiter.entry == me.entry then
+      call('ZREM', Q, me.entry)
+      mine = take(me)
+    elseif not waiter.offered then
+      at = offer(waiter) and at + 1 or 0
+    elseif call('ZSCORE', R, waiter.who) then
       at = at + 1
     else
-      evict(who.inbox, me)
+      evict(waiter.inbox, me and me.entry)
       at = 0
     end
   end
@@ -198,32 +205,31 @@ end
 -- Returns the token of `me` if it is the head.
 local function serve(me)
   for _ = 1, 64 do
-    local entry, score = head(0)
-    if not entry then
+    local waiter = head(0)
+    if not waiter then
       call('DEL', K)
       if call('EXISTS', Q) == 1 then open_gates() end
       return
     end
-    local who = read(entry)
-    if entry == me then
-      call('ZREM', Q, me)
-      local token = take(who.owner, who.inbox, who.mode, who.ttl, who.tokens)
-      if who.mode == 's' then admit(nil, false) end
+    -- Readers would take an old value for theirs.
+    if waiter.mode == 's' then call('DEL', K) end
+    if me and waiter.entry == me.entry then
+      call('ZREM', Q, me.entry)
+      local token = take(me)
+      if me.mode == 's' then admit(nil, false) end
       return token
-    elseif who.offered then
-      evict(who.inbox, me)
-    elseif score >= UNFAIR then
+    elseif waiter.offered then
+      evict(waiter.inbox, me and me.entry)
+    elseif waiter.score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
-      call('ZREM', Q, entry)
-      if tell(who.inbox, 'w ' .. who.owner .. ' ' .. K) then
+      call('ZREM', Q, waiter.entry)
+      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then
         call('DEL', K)
         return
       end
-      evict(who.inbox, me)
-    elseif who.mode == 's' then
-      call('DEL', K)
-      if offer(entry, score, who) then return admit(me, false) end
-    elseif offer(entry, score, who) then
+      evict(waiter.inbox, me and me.entry)
+    elseif offer(waiter) then
+      if waiter.mode == 's' then return admit(me, false) end
       return
     end
   end

@@ -1,7 +1,6 @@
--- Extends one reader's lease. ARGV: owner, inbox, ttl in ms.
+-- Extends one reader's lease. ARGV: who, ttl in ms.
 --- lib
-if holder() ~= 's' then return 0 end
-local token = read_token(ARGV[1])
-if not token then return 0 end
-let_read(ARGV[1], ARGV[2], token, ARGV[3])
+local kind, _, token = holder()
+if kind ~= 's' or not call('ZSCORE', R, ARGV[1]) then return 0 end
+hold({who = ARGV[1], mode = 's', ttl = ARGV[2]}, token)
 return 1

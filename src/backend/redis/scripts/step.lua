@@ -1,84 +1,72 @@
 -- Acquires, asks again, or confirms; the same answer however often an owner asks.
--- ARGV: owner, queue member, inbox, mode, order, ttl in ms, tokens, ticket or '', '1' to queue.
--- Answers {1, token}, {0, ms until the holder's end, ticket, foreign?, head of this inbox?}, or
+-- ARGV: who, mode, ttl in ms, order and whether to queue, then, if not 1, the tokens, and a ticket.
+-- Answers the token, {0, ms until the holder's end, ticket, foreign?, head of this inbox?}, or
 -- {-1} to an owner that was undone.
 local K, Q, F = KEYS[1], KEYS[2], KEYS[3]
-local owner, inbox, ttl = ARGV[1], ARGV[3], ARGV[6]
-if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {-1} end
--- The common case before anything else is defined: nobody holds, nobody waits.
-if ARGV[4] == 'x' then
-  local both = redis.call('MGET', K, F)
-  if not both[1] and redis.call('EXISTS', Q) == 0 then
-    local time, last = redis.call('TIME'), tonumber(both[2] or 0) or 0
-    local token = time[1] * 1000000 + time[2]
-    if token <= last then token = last + 1 end
-    local text = string.format('%.0f', token)
-    local most = text
-    if ARGV[7] ~= '1' then most = string.format('%.0f', token + ARGV[7] - 1) end
-    -- The counter first: an error later costs a token, never repeats one.
-    redis.call('SET', F, most, 'EX', 86400)
-    -- NX, because a value that is no string looks like none to MGET.
-    if redis.call('SET', K, '1 ' .. owner .. ' ' .. text .. ' ' .. inbox, 'NX', 'PX', ttl) then
-      return {1, text}
-    end
+local call = redis.call
+if KEYS[5] and call('EXISTS', KEYS[5]) == 1 then return {-1} end
+-- The common case, before anything else is defined: nobody holds, nobody waits.
+if ARGV[2] == 'x' and call('EXISTS', K, Q) == 0 then
+  local time = call('TIME')
+  -- Sixteen digits until the year 2286, so texts compare as numbers do, at half the price.
+  local token = time[1] .. string.format('%06d', time[2])
+  local n, most = tonumber(ARGV[5] or 1), token
+  if n > 1 then most = string.format('%.0f', token + n - 1) end
+  -- The counter first: an error later costs a token, never repeats one.
+  local last = call('SET', F, most, 'EX', '86400', 'GET')
+  if last and last >= token then
+    -- The clock was set back, or more was reserved than time has passed.
+    -- Kept until a day after the clock will have passed it.
+    local life = string.format('%.0f', 86400 + (last + n - token) / 1e6)
+    token = string.format('%.0f', last + 1)
+    call('SET', F, string.format('%.0f', last + n), 'EX', life)
   end
+  call('SET', K, '1 ' .. ARGV[1] .. ' ' .. token, 'PX', ARGV[3])
+  return token
 end
 --- lib
-local me, mode, order, queues = ARGV[2], ARGV[4], ARGV[5], ARGV[9] == '1'
-local kind, holds, token = holder()
-if kind == 'x' and holds == owner then
-  local value = '1 ' .. owner .. ' ' .. token .. ' ' .. inbox
-  if call('GET', K) == value then
-    call('PEXPIRE', K, ttl)
-  else
-    -- It asks from another process now.
-    call('SET', K, value, 'PX', ttl)
-  end
-  call('ZREM', Q, me, '!' .. me)
-  return {1, token}
-end
-if kind == 's' then
-  token = read_token(owner)
-  if token then
-    let_read(owner, inbox, token, ttl)
-    call('ZREM', Q, me, '!' .. me)
-    return {1, token}
-  end
+local me = {
+  who = ARGV[1], inbox = string.match(ARGV[1], '(%S+)$'), mode = ARGV[2], ttl = ARGV[3],
+  tokens = ARGV[5] or 1,
+}
+me.entry = me.who .. ' ' .. me.mode .. ' ' .. me.ttl .. ' ' .. me.tokens
+local unfair, queues = string.sub(ARGV[4], 1, 1) == 'u', string.sub(ARGV[4], 2, 2) == 'q'
+
+local kind, who, token = holder()
+-- By the owner alone: it may ask from another process now.
+local same = kind == 'x' and string.match(who, '^%S+') == string.match(me.who, '^%S+')
+-- As what it holds: a reader that wants the key alone has to wait for the others.
+if me.mode == kind and (same or (kind == 's' and call('ZSCORE', R, me.who))) then
+  hold(me, token)
+  call('ZREM', Q, me.entry, '!' .. me.entry)
+  return token
 end
 
-local ticket = ARGV[8]
+local ticket = ARGV[6]
 if queues then
   -- An offer to it that lapsed is over.
-  call('ZREM', Q, '!' .. me)
-  if ticket == '' then
+  call('ZREM', Q, '!' .. me.entry)
+  if not ticket then
     -- A place that it has already is the one to come back to.
-    local score = tonumber(call('ZADD', Q, 'XX', 'INCR', '0', me) or '')
-    if not score then
-      ticket = draw(1)
-    else
-      if score >= UNFAIR then score = score - UNFAIR end
-      ticket = string.format('%.0f', score)
-    end
+    local place = tonumber(call('ZSCORE', Q, me.entry) or '')
+    if place and place >= UNFAIR then place = place - UNFAIR end
+    ticket = place and string.format('%.0f', place) or draw(1)
   end
-  enqueue(me, order, ticket)
-end
-local free = not kind
-if free and order == 'u' and not fifo_waits() then
-  call('ZREM', Q, me)
-  return {1, take(owner, inbox, mode, ttl, ARGV[7])}
+  enqueue(me.entry, unfair, ticket)
 end
 local got
-if free then
+if not kind and unfair and not fifo_waits() then
+  call('ZREM', Q, me.entry)
+  return take(me)
+elseif not kind then
   got = serve(me)
-elseif kind == 's' and mode == 's' then
+elseif kind == 's' and me.mode == 's' then
   got = admit(me, true)
 end
-if got then return {1, got} end
-if not queues and not someone_unserved() then
+if not got and not queues and not someone_unserved() then
   -- Nobody was there to be served, so a try may have it.
   kind = holder()
-  if not kind or (kind == 's' and mode == 's') then
-    return {1, take(owner, inbox, mode, ttl, ARGV[7])}
-  end
+  if not kind or (kind == 's' and me.mode == 's') then got = take(me) end
 end
-return {0, call('PTTL', K), ticket, kind == 'f' and 1 or 0, heads(inbox)}
+if got then return got end
+return {0, call('PTTL', K), ticket or '', kind == 'f' and 1 or 0, heads(me.inbox)}
