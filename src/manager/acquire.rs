@@ -96,7 +96,7 @@ impl Shared {
     ) -> Result<LockGuard, AcquireError> {
         let mut observed = Observed::start(&wish.key, &wish.route);
         match self.acquire_waiting(&wish, &mut observed).await {
-            Ok((granted, now, suspended_before)) => {
+            Ok((granted, now, suspended_before, _permit)) => {
                 self.grant(&wish, granted, now, suspended_before, observed)
             }
             Err(error) => {
@@ -141,15 +141,16 @@ impl Shared {
         Err(failed)
     }
 
-    async fn acquire_waiting(
-        self: &Arc<Self>,
-        wish: &Wish,
+    /// The permit is kept until the lock is registered, so that a shutdown sees one or the other.
+    async fn acquire_waiting<'a>(
+        self: &'a Arc<Self>,
+        wish: &'a Wish,
         observed: &mut Observed,
-    ) -> Result<(Granted, Instant, Duration), AcquireError> {
+    ) -> Result<(Granted, Instant, Duration, Permit<'a>), AcquireError> {
         if self.closing.load(Ordering::SeqCst) {
             return Err(AcquireError::new(AcquireErrorKind::Draining));
         }
-        let _permit = Permit::new(self, wish)?;
+        let permit = Permit::new(self, wish)?;
         observed.waiting();
         let mut pause = Duration::from_millis(5);
         loop {
@@ -171,7 +172,7 @@ impl Shared {
             let now = Instant::now();
             let told = Duration::from_nanos(lead(nanos(wish.plan.ttl)));
             if !lost && now + told + slept < granted.lease.dyn_valid_until() {
-                return Ok((granted, now, suspended_before));
+                return Ok((granted, now, suspended_before, permit));
             }
             self.discard(granted);
             let timed_out = match wish.wait {

@@ -86,7 +86,8 @@ impl Shared {
         let free = async {
             loop {
                 let released = self.released.notified();
-                if self.registry.len() == 0 && self.admission.total() == 0 {
+                // In the order in which a lock moves on: whoever waits may hold by now.
+                if self.admission.total() == 0 && self.registry.len() == 0 {
                     return;
                 }
                 released.await;

@@ -97,11 +97,12 @@ impl Shared {
 
     /// Ends a hold whose right to release was claimed; returns what is left to await.
     pub(super) fn end_hold(&self, hold: &Hold) -> Option<ReleaseFuture> {
-        self.registry.remove(hold);
         let release = match hold.end() {
             Some(lineage) => self.end_lineage(hold, lineage),
             None => self.release(hold.lease.clone()),
         };
+        // After the release is counted: a shutdown that finds no hold waits for the releases.
+        self.registry.remove(hold);
         self.tell_shutdown();
         release
     }
@@ -115,7 +116,13 @@ impl Shared {
                 // Its timer is the lock runtime's: the caller's may end before the answer comes.
                 let _entered = self.runtime.enter();
                 let release = in_time(self.backend_timeout, lease.dyn_release());
-                Some(Box::pin(release))
+                // Counted from here on, whoever sees it through.
+                let token = self.releases.token();
+                Some(Box::pin(async move {
+                    let result = release.await;
+                    drop(token);
+                    result
+                }))
             }
         }
     }

@@ -77,6 +77,49 @@ async fn waiters_are_refused_and_holders_finish(on: On) {
     assert_eq!((again.finished, again.interrupted, again.forced), (0, 0, 0));
 }
 
+/// A holder that ends in the very moment in which a shutdown looks: whichever is first, its release
+/// is confirmed when the shutdown says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_release_that_has_just_begun_is_waited_for() {
+    for _ in 0..300 {
+        let backend = Flaky::default();
+        let locks = LockManager::new(backend.clone());
+        *backend.wire.release.lock().unwrap() = Fault::Slow(Duration::from_millis(2));
+        let gate = Gate::shut();
+        let app = gate.orders(order(&locks));
+        let holder = start(&app, post_to("/orders/7/pay"));
+        gate.until_inside(1).await;
+        let shutdown = tokio::spawn(async move { locks.shutdown(Duration::from_secs(10)).await });
+        gate.let_out(1);
+        let report = shutdown.await.unwrap();
+        assert!(report.confirmed);
+        assert!(backend.below.is_empty(), "{report:?}");
+        assert_eq!(holder.await.unwrap().status(), 200);
+    }
+}
+
+/// The same for a lock that is granted in that moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_grant_of_the_last_moment_is_given_back() {
+    for round in 0..1000 {
+        let backend = Flaky::default();
+        let locks = LockManager::new(backend.clone());
+        *backend.wire.release.lock().unwrap() = Fault::Slow(Duration::from_millis(1));
+        let gate = Gate::shut();
+        gate.let_out(2);
+        let app = gate.orders(order(&locks));
+        let request = start(&app, post_to("/orders/7/pay"));
+        for _ in 0..round % 50 {
+            std::hint::spin_loop();
+        }
+        let report = locks.shutdown(Duration::from_secs(10)).await;
+        assert!(report.confirmed);
+        assert!(backend.below.is_empty(), "{report:?}");
+        let response = request.await.unwrap();
+        assert!([200, 503].contains(&response.status().as_u16()));
+    }
+}
+
 /// Holders that outstay the grace: a handler is aborted, a detached one too, the owner of a taken
 /// guard is told, and one who ignores it loses the lock all the same. No key is left.
 async fn whoever_outstays_the_grace_lets_go(on: On) {

@@ -52,6 +52,14 @@ impl Moment {
     }
 }
 
+/// An owner that holds now, or may if it confirms, and the request that made it so.
+struct Grant<'a> {
+    got: &'a str,
+    caller: &'a Owner,
+    is_shared: bool,
+    said: (&'a [String], &'a Moment),
+}
+
 struct Entry<'a> {
     is_offered: bool,
     owner: &'a str,
@@ -128,16 +136,34 @@ impl Checks {
             let listener = processes.iter().find(|p| p.channel == inbox);
             listener.is_some_and(|p| p.inbox.is_some())
         };
-        let name = |owner: &Owner| owner.name.clone();
+        let caller = &owners[by];
         let said = (&command[2..], &after);
         if let Some(owner) = after.owner()
             && before.owner() != Some(owner)
         {
-            self.in_order(&before, owners, by, owner, false, said, &listens);
+            self.in_order(
+                &before,
+                &Grant {
+                    got: owner,
+                    caller,
+                    is_shared: false,
+                    said,
+                },
+                &listens,
+            );
         }
         for reader in &after.readers {
             if after.lock.starts_with("1 *") && !before.readers.contains(reader) {
-                self.in_order(&before, owners, by, reader, true, said, &listens);
+                self.in_order(
+                    &before,
+                    &Grant {
+                        got: reader,
+                        caller,
+                        is_shared: true,
+                        said,
+                    },
+                    &listens,
+                );
             }
         }
         // Whoever is first and could be served has been served.
@@ -151,26 +177,21 @@ impl Checks {
             && listens(read(entry).inbox)
         {
             panic!(
-                "seed {}: nobody holds, and the first was not served: {entry}\n{:?}\n{said:?}\n{:?}",
-                self.seed,
-                owners.get(by).map(name),
-                replies[3],
+                "seed {}: nobody holds, and the first was not served: {entry}\n{}\n{said:?}\n{:?}",
+                self.seed, caller.name, replies[3],
             );
         }
         replies[3].clone()
     }
 
     /// A grant or offer goes to nobody before whom another stands who could have had it.
-    fn in_order(
-        &self,
-        before: &Moment,
-        owners: &[Owner],
-        by: usize,
-        got: &str,
-        is_shared: bool,
-        said: (&[String], &Moment),
-        listens: &impl Fn(&str) -> bool,
-    ) {
+    fn in_order(&self, before: &Moment, grant: &Grant<'_>, listens: &impl Fn(&str) -> bool) {
+        let &Grant {
+            got,
+            caller: owner,
+            is_shared,
+            said,
+        } = grant;
         let entry = before
             .queue
             .iter()
@@ -178,7 +199,6 @@ impl Checks {
         let place = match entry {
             Some((score, _)) => *score,
             None => {
-                let owner = &owners[by];
                 assert_eq!(
                     owner.name, got,
                     "seed {}: served although not there",

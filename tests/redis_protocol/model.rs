@@ -216,13 +216,15 @@ impl<'a> Model<'a> {
         if !self.runs(n) || alive > 14 {
             return;
         }
+        let shared = self.rng.u32(..10) < 4;
         self.owners.push(Owner {
             name: format!("{:032x}", self.rng.u128(..)),
             process: n,
-            shared: self.rng.u32(..10) < 4,
+            shared,
             unfair: self.rng.u32(..10) < 2,
             ticket: String::new(),
-            tokens: self.rng.u64(1..4),
+            // Readers share one, and reserve none.
+            tokens: if shared { 1 } else { self.rng.u64(1..4) },
             state: State::Waits,
             ttl: self.rng.u64(10..150),
             queues: self.rng.u32(..10) > 0,
@@ -247,16 +249,21 @@ impl<'a> Model<'a> {
         let looks = (!process.kills).then_some(owner.name.as_str());
         let command = match &ask {
             Ask::Step { queues } => {
-                let order = match (owner.unfair, queues) {
+                let order = match (owner.unfair, *queues) {
                     (false, true) => "fq",
                     (false, false) => "f-",
                     (true, true) => "uq",
                     (true, false) => "u-",
                 };
                 let tokens = owner.tokens.to_string();
-                let args = [&who, mode, &ttl, order, &tokens, &owner.ticket];
-                let given = if owner.ticket.is_empty() { 5 } else { 6 };
-                keys.eval(&STEP, looks, &args[..given])
+                let mut args = vec![&*who, mode, &ttl, order];
+                if owner.tokens > 1 || !owner.ticket.is_empty() {
+                    args.push(&tokens);
+                }
+                if !owner.ticket.is_empty() {
+                    args.push(&owner.ticket);
+                }
+                keys.eval(&STEP, looks, &args)
             }
             Ask::Confirm(token) => {
                 keys.eval(&CONFIRM, None, &[&value(token), &ttl, &format!("!{me}")])
@@ -264,10 +271,12 @@ impl<'a> Model<'a> {
             Ask::Renew(_) if owner.shared => keys.eval(&RENEW_SHARED, None, &[&who, &ttl]),
             Ask::Renew(token) => keys.eval(&RENEW, None, &[&value(token), &ttl]),
             Ask::Release(token) => keys.eval(&RELEASE, None, &[&value(token)]),
-            Ask::Abandon if owner.tainted => {
-                keys.eval(&ABANDON, Some(&owner.name), &[&who, &me, TOMBSTONE])
+            Ask::Abandon => {
+                let tombstone = owner.tainted.then_some(owner.name.as_str());
+                let mut args = vec![&*who, &*me];
+                args.extend(tombstone.map(|_| TOMBSTONE));
+                keys.eval(&ABANDON, tombstone, &args)
             }
-            Ask::Abandon => keys.eval(&ABANDON, None, &[&who, &me]),
             Ask::Look => keys.eval(&LOOK, None, &[inbox]),
         };
         let sent = Instant::now();
@@ -402,14 +411,11 @@ impl<'a> Model<'a> {
                 if owner.state != State::Waits {
                     return;
                 }
-                let answer = match answer {
-                    Reply::List(answer) => answer,
-                    token => {
-                        let token = token.int() as u64;
-                        owner.state = State::Holds { token, until };
-                        self.checks.granted(&self.owners[by], token, until);
-                        return;
-                    }
+                let Reply::List(answer) = answer else {
+                    let token = answer.int() as u64;
+                    owner.state = State::Holds { token, until };
+                    self.checks.granted(&self.owners[by], token, until);
+                    return;
                 };
                 match (answer[0].int(), queues) {
                     (0, true) => {

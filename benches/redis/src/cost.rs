@@ -18,7 +18,7 @@ use crate::{
 const EXTEND: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end";
 
-pub(crate) fn cost(effort: Effort) {
+pub(crate) fn cost(effort: &Effort) {
     pairs(effort);
     for held in [10, 100] {
         renewals(effort, held);
@@ -29,7 +29,7 @@ const BATCHED: &str = "leases renewed at once";
 const TOGETHER: &str = "a script for each key, sent at once";
 const IN_TURN: &str = "a script for each key, one after the other";
 
-fn renewals(effort: Effort, held: usize) {
+fn renewals(effort: &Effort, held: usize) {
     let (server, runtime) = (Server::start(), one_thread());
     let keys: Vec<String> = (0..held).map(|at| format!("held-{at}")).collect();
     let (ours, mut connection) = runtime.block_on(async {

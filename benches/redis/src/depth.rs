@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The queue keeps its length: whoever had the key queues again.
-pub(crate) fn depth(effort: Effort) {
+pub(crate) fn depth(effort: &Effort) {
     let depths: &[usize] = match effort.quick {
         true => &[10, 100],
         false => &[10, 100, 1000, 10_000],
@@ -67,7 +67,7 @@ struct Figures {
     p99: f64,
 }
 
-fn measure(effort: Effort, waiters: usize, backends: usize) -> Figures {
+fn measure(effort: &Effort, waiters: usize, backends: usize) -> Figures {
     let (server, runtime) = (Server::start(), one_thread());
     let mut ours = Vec::new();
     for _ in 0..backends {

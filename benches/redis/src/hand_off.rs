@@ -17,7 +17,7 @@ use crate::{
 /// Each way; there and back it is a millisecond.
 const AWAY: Duration = Duration::from_micros(500);
 
-pub(crate) fn hand_off(effort: Effort, only: &[Candidate]) {
+pub(crate) fn hand_off(effort: &Effort) {
     let all = [
         Candidate::Backend,
         Candidate::Fifo,
@@ -27,14 +27,14 @@ pub(crate) fn hand_off(effort: Effort, only: &[Candidate]) {
         Candidate::RedisPy,
         Candidate::NpmRedlock,
     ];
-    let candidates = chosen(&all, only);
+    let candidates = chosen(effort, &all);
     near(effort, &candidates, 16);
     near(effort, &candidates, 64);
     far(effort, &candidates, 16);
 }
 
-pub(crate) fn batched(effort: Effort, only: &[Candidate]) {
-    let candidates = chosen(&[Candidate::Fifo, Candidate::Batched], only);
+pub(crate) fn batched(effort: &Effort) {
+    let candidates = chosen(effort, &[Candidate::Fifo, Candidate::Batched]);
     let server = Server::start();
     let url = server.url();
     let mut pairs = start(&candidates, &url);
@@ -67,8 +67,8 @@ pub(crate) fn batched(effort: Effort, only: &[Candidate]) {
     );
 }
 
-fn chosen(all: &[Candidate], only: &[Candidate]) -> Vec<Candidate> {
-    let chosen = all.iter().filter(|c| only.is_empty() || only.contains(c));
+fn chosen(effort: &Effort, all: &[Candidate]) -> Vec<Candidate> {
+    let chosen = all.iter().filter(|c| effort.wants(&c.to_string()));
     chosen.copied().collect()
 }
 
@@ -77,7 +77,7 @@ fn start(candidates: &[Candidate], url: &str) -> Vec<Pair> {
 }
 
 /// Rounds in which all take turns.
-fn contend(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
+fn contend(effort: &Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
     let millis = if effort.quick { 200 } else { 1000 };
     for round in 0..effort.pick(9, 1) {
         for turn in 0..pairs.len() {
@@ -88,7 +88,7 @@ fn contend(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) 
 }
 
 /// They ask so far apart that the order in which they ask is the one in which they arrive.
-fn drain(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
+fn drain(effort: &Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
     let step = if effort.quick { 2_000_000 } else { 10_000_000 };
     for _ in 0..effort.pick(5, 1) {
         for pair in &mut *pairs {
@@ -97,7 +97,7 @@ fn drain(effort: Effort, server: &Server, pairs: &mut [Pair], waiters: usize) {
     }
 }
 
-fn near(effort: Effort, candidates: &[Candidate], waiters: usize) {
+fn near(effort: &Effort, candidates: &[Candidate], waiters: usize) {
     let server = Server::start();
     let mut pairs = start(candidates, &server.url());
     contend(effort, &server, &mut pairs, waiters);
@@ -146,7 +146,7 @@ fn near(effort: Effort, candidates: &[Candidate], waiters: usize) {
 }
 
 /// The same a millisecond away.
-fn far(effort: Effort, candidates: &[Candidate], waiters: usize) {
+fn far(effort: &Effort, candidates: &[Candidate], waiters: usize) {
     let server = Server::start();
     let proxy = TcpProxy::start(server.address());
     proxy.set_latency(AWAY, AWAY);

@@ -35,14 +35,15 @@ const SAME: &str = "EVALSHA of our scripts, redis-rs";
 const SOCKET_TRIVIAL: &str = "EVALSHA of `return 1`, blocking socket";
 const SOCKET_SAME: &str = "EVALSHA of our scripts, blocking socket";
 
-pub(crate) fn latency(effort: Effort) {
+pub(crate) fn latency(effort: &Effort) {
     measure(effort, "current-thread", &one_thread());
     measure(effort, "two-threads", &two_threads());
 }
 
-fn measure(effort: Effort, threads: &str, runtime: &Runtime) {
+fn measure(effort: &Effort, threads: &str, runtime: &Runtime) {
     let server = Server::start();
     let mut candidates = candidates(&server, runtime);
+    candidates.retain(|candidate| effort.wants(candidate.name));
     let (rounds, times) = (effort.pick(41, 2), effort.pick(500, 50));
     for candidate in &mut candidates {
         (candidate.turn)(times);

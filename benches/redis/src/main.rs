@@ -36,11 +36,11 @@ fn main() {
                 return Candidate::work(&name.expect("a candidate"), &url.expect("a URL"));
             }
             "--quick" => quick = true,
-            "--only" => only.push(Candidate::named(&args.next().unwrap_or_default())),
+            "--only" => only.push(args.next().expect("a candidate")),
             _ => benches.push(arg),
         }
     }
-    let effort = Effort { quick };
+    let effort = &Effort { quick, only };
     if benches.is_empty() {
         benches.push("all".to_owned());
     }
@@ -54,8 +54,8 @@ fn main() {
             }
         };
         run("latency", &|| latency::latency(effort));
-        run("hand-off", &|| hand_off::hand_off(effort, &only));
-        run("batched", &|| hand_off::batched(effort, &only));
+        run("hand-off", &|| hand_off::hand_off(effort));
+        run("batched", &|| hand_off::batched(effort));
         run("cost", &|| cost::cost(effort));
         run("throughput", &|| throughput::throughput(effort));
         run("depth", &|| depth::depth(effort));

@@ -128,7 +128,7 @@ impl Lock for Raw {
         let reply = connection.send_packed_command(&self.pair.acquire).await;
         match reply.expect("an answer") {
             Value::BulkString(token) => String::from_utf8_lossy(&token).into_owned(),
-            other => panic!("no grant: {other:?}"),
+            other => panic!("no token: {other:?}"),
         }
     }
 

@@ -10,19 +10,25 @@ mod table;
 pub(crate) use self::table::{median, ratio, table};
 
 /// How the bench was called.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Effort {
     /// A run of seconds that shows that the bench works; its figures mean little.
     pub(crate) quick: bool,
+    /// Names of candidates; all if there is none.
+    pub(crate) only: Vec<String>,
 }
 
 impl Effort {
     /// The first number in a whole run, the second in a quick one.
-    pub(crate) fn pick(self, whole: usize, quick: usize) -> usize {
+    pub(crate) fn pick(&self, whole: usize, quick: usize) -> usize {
         if self.quick { quick } else { whole }
     }
 
-    pub(crate) fn time(self, whole_ms: u64, quick_ms: u64) -> Duration {
+    pub(crate) fn wants(&self, candidate: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == candidate)
+    }
+
+    pub(crate) fn time(&self, whole_ms: u64, quick_ms: u64) -> Duration {
         Duration::from_millis(if self.quick { quick_ms } else { whole_ms })
     }
 }

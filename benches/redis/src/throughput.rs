@@ -121,13 +121,14 @@ fn batches(socket: &mut Socket, recipe: &Recipe, tasks: usize, time: Duration) -
     count
 }
 
-pub(crate) fn throughput(effort: Effort) {
+pub(crate) fn throughput(effort: &Effort) {
     for (threads, runtime) in [
         ("current-thread", one_thread()),
         ("two-threads", two_threads()),
     ] {
         let server = Server::start();
         let mut candidates = candidates(&server, &runtime);
+        candidates.retain(|candidate| effort.wants(candidate.name));
         for tasks in [64, 256] {
             let found = measure(effort, &server, &mut candidates, tasks);
             report("throughput", threads, tasks, &candidates, &found, RSLOCK);
@@ -138,9 +139,10 @@ pub(crate) fn throughput(effort: Effort) {
 
 /// One after the other, the server wakes up for each command; of 64 tasks it finds several
 /// commands at once, and what is left is the work on them.
-pub(crate) fn pairs(effort: Effort) {
+pub(crate) fn pairs(effort: &Effort) {
     let (server, runtime) = (Server::start(), one_thread());
     let mut candidates = candidates(&server, &runtime);
+    candidates.retain(|candidate| effort.wants(candidate.name));
     for tasks in [1, 64] {
         let found = measure(effort, &server, &mut candidates, tasks);
         report("cost", "current-thread", tasks, &candidates, &found, UNLOCK);
@@ -148,7 +150,7 @@ pub(crate) fn pairs(effort: Effort) {
 }
 
 fn measure(
-    effort: Effort,
+    effort: &Effort,
     server: &Server,
     candidates: &mut [Candidate<'_>],
     tasks: usize,
@@ -180,11 +182,8 @@ fn report(
     base: &str,
 ) {
     let figure = |rounds: &[Round], of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
-    let at = candidates
-        .iter()
-        .position(|c| c.name == base)
-        .expect("a base");
-    let of_base = |of| figure(&found[at], of);
+    let at = candidates.iter().position(|c| c.name == base);
+    let of_base = |of| at.map_or(f64::NAN, |at| figure(&found[at], of));
     let mut rows = Vec::new();
     for (candidate, rounds) in candidates.iter().zip(found) {
         let per_s = figure(rounds, |r| r.per_s);
@@ -226,7 +225,7 @@ fn report(
 }
 
 /// The acquire script alone, each time with a free key, as `redis-benchmark` sends it.
-fn redis_benchmark(effort: Effort) {
+fn redis_benchmark(effort: &Effort) {
     let server = Server::start();
     let recipe = Recipe::learn(&server, &one_thread());
     // It puts a number there.

@@ -37,6 +37,8 @@ pub(super) struct Connection {
 pub(super) struct ServerFacts {
     pub(super) run_id: Option<String>,
     pub(super) is_replica: bool,
+    /// `standalone`, `cluster` or `sentinel`.
+    pub(super) mode: Option<String>,
     pub(super) evicts: bool,
 }
 
@@ -52,6 +54,7 @@ impl ServerFacts {
         Self {
             run_id: field("run_id").map(str::to_owned),
             is_replica: field("role") == Some("slave"),
+            mode: field("redis_mode").map(str::to_owned),
             evicts: limited && field("maxmemory_policy").is_some_and(|p| p != "noeviction"),
         }
     }

@@ -112,7 +112,11 @@ impl Words {
             },
             unfair: request.order == Order::Unfair,
             ttl,
-            tokens: request.tokens.max(1),
+            // Readers share a token, so there is no range to reserve.
+            tokens: match request.mode {
+                Mode::Exclusive => request.tokens.max(1),
+                Mode::Shared => 1,
+            },
         }
     }
 

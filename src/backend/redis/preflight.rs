@@ -26,6 +26,20 @@ pub(super) async fn check(
             "this Redis server is a read-only replica: connect to its master",
         ));
     }
+    match connection.server().mode.as_deref() {
+        Some("cluster") => {
+            return Err(Trouble::misconfigured(
+                "this server is a node of a Redis Cluster, which this backend does not support: \
+                 connect to a single server",
+            ));
+        }
+        Some("sentinel") => {
+            return Err(Trouble::misconfigured(
+                "this server is a Redis Sentinel: connect to the master that it watches",
+            ));
+        }
+        _ => {}
+    }
     if connection.server().evicts {
         tracing::warn!(
             target: "tower_lock",

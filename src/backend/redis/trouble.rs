@@ -66,11 +66,11 @@ impl Trouble {
     /// A refusal inside of a script that tried this command.
     pub(super) fn refused_command(refusal: &str) -> Self {
         let (command, reason) = refusal.split_once(':').unwrap_or((refusal, ""));
-        if reason.contains("OOM") {
-            return Self::of_text("OOM").unwrap_or_else(Self::strange);
+        if let Some(state) = Self::of_state(reason) {
+            return state;
         }
-        if reason.contains("READONLY") {
-            return Self::of_text("READONLY").unwrap_or_else(Self::strange);
+        if reason.contains("syntax error") {
+            return Self::too_old();
         }
         let what = if command == "PUBLISH" && !reason.contains("can't run") {
             "publish to the inbox channel (give it `&<prefix>inbox:*`)".to_owned()
@@ -91,6 +91,26 @@ impl Trouble {
         self.source
             .as_ref()
             .is_some_and(|source| source.kind() == ErrorKind::Server(kind))
+    }
+
+    fn too_old() -> Self {
+        Self::misconfigured("this Redis server is too old: 6.2 or newer is needed")
+    }
+
+    /// A state of the server, which answers commands in scripts with its code somewhere in the
+    /// text.
+    fn of_state(text: &str) -> Option<Self> {
+        const STATES: [&str; 7] = [
+            "OOM",
+            "READONLY",
+            "NOREPLICAS",
+            "MISCONF",
+            "LOADING",
+            "BUSY",
+            "MASTERDOWN",
+        ];
+        let state = STATES.into_iter().find(|state| text.contains(state))?;
+        Self::of_text(state)
     }
 
     fn of_text(code: &str) -> Option<Self> {
@@ -127,24 +147,12 @@ impl From<RedisError> for Trouble {
         let code = error.code().unwrap_or_default();
         let answered = !code.is_empty();
         // An error inside of a script comes as one of the script, with the code in its text.
-        let known = [
-            "OOM",
-            "READONLY",
-            "NOREPLICAS",
-            "MISCONF",
-            "LOADING",
-            "BUSY",
-            "MASTERDOWN",
-        ]
-        .into_iter()
-        .find(|known| code == *known || detail.contains(known));
+        let state = Self::of_state(code).or_else(|| Self::of_state(detail));
         let trouble = match (error.kind(), code) {
             (ErrorKind::Server(ServerErrorKind::NoPerm), _) => {
                 Self::misconfigured(no_right(detail))
             }
-            (ErrorKind::RESP3NotSupported, _) => {
-                Self::misconfigured("this Redis server is too old: 6.2 or newer is needed")
-            }
+            (ErrorKind::RESP3NotSupported, _) => Self::too_old(),
             (_, "NOAUTH" | "WRONGPASS") => Self::of_text(code).unwrap_or_else(Self::strange),
             (ErrorKind::AuthenticationFailed, _) => {
                 Self::misconfigured("Redis refused the user or its password")
@@ -152,7 +160,7 @@ impl From<RedisError> for Trouble {
             (ErrorKind::InvalidClientConfig, _) => {
                 Self::misconfigured("the client cannot be set up as the URL says")
             }
-            _ if known.is_some() => known.and_then(Self::of_text).unwrap_or_else(Self::strange),
+            _ if state.is_some() => state.unwrap_or_else(Self::strange),
             _ if detail.contains("user executing the script") || detail.contains("NOPERM") => {
                 Self::misconfigured(
                     "the Redis user lacks a right that a script needs: see the ACL in the docs",
@@ -160,6 +168,10 @@ impl From<RedisError> for Trouble {
             }
             _ if code == "WRONGTYPE" || detail.contains("WRONGTYPE") => Self::misconfigured(
                 "a key beside a lock holds what this crate did not write (WRONGTYPE)",
+            ),
+            _ if error.to_string().contains("switch database") => Self::misconfigured(
+                "Redis refused the database of the URL: the user needs `+select`, and the server \
+                 as many databases",
             ),
             (ErrorKind::Io, _) => Self::unavailable("the connection to Redis failed"),
             _ if answered => Self::unavailable("Redis answered with an error"),

@@ -6,6 +6,7 @@ call('ZREM', Q, ARGV[2], '!' .. ARGV[2])
 local kind, who = holder()
 if kind == 'x' then
   if who ~= ARGV[1] then return 0 end
+  call('DEL', K)
   serve(nil)
   return 1
 end
@@ -19,6 +20,7 @@ if kind == 's' then
     call('PEXPIRE', R, left + 1000)
     admit(nil, false)
   else
+    call('DEL', K)
     serve(nil)
   end
   return held

@@ -2,7 +2,6 @@
 --- lib
 local kind, who, token = holder()
 if not kind then return 0 end
-call('DEL', K)
 local holders = {}
 if kind == 'x' then
   holders = {who}
@@ -18,5 +17,6 @@ for _, each in ipairs(holders) do
     if string.find(entry, '!' .. each .. ' ', 1, true) == 1 then call('ZREM', Q, entry) end
   end
 end
+call('DEL', K)
 serve(nil)
 return 1

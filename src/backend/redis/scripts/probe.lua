@@ -3,7 +3,7 @@
 local K, Q = KEYS[1], KEYS[2]
 local function refusal()
   for _, command in ipairs({
-    {'TIME'}, {'SET', K, '1', 'NX', 'PX', '100'}, {'GET', K}, {'MGET', K}, {'EXISTS', K},
+    {'TIME'}, {'SET', K, '1', 'PX', '100', 'GET'}, {'GET', K}, {'MGET', K}, {'EXISTS', K},
     {'PTTL', K}, {'PEXPIRE', K, '100'}, {'DEL', K},
     {'ZADD', Q, '1', 'a'}, {'ZRANGE', Q, '0', '0'}, {'ZSCORE', Q, 'a'}, {'ZCOUNT', Q, '0', '1'},
     {'ZREMRANGEBYSCORE', Q, '1', '1'}, {'ZREM', Q, 'a'}, {'DEL', Q},
