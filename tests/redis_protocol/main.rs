@@ -4,6 +4,7 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod cancelled;
 mod checks;
 mod model;
 mod owners;
