@@ -3,9 +3,9 @@
 use std::{collections::HashMap, time::Instant};
 
 use crate::{
-    model::{Owner, Process, State},
     scripts::{ABANDON, Keys, LOOK, STEP, call},
     servers::{Reply, resp::Client},
+    world::{Owner, Process, State},
 };
 
 const UNFAIR: f64 = 4.2e15;
@@ -18,6 +18,8 @@ pub(crate) struct Checks {
     /// First token of each grant, and what it reserved.
     grants: HashMap<String, (u64, u64, bool)>,
     last: u64,
+    /// Until when somebody else counts on the key.
+    pub(crate) foreign_until: Instant,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ impl Checks {
             seed,
             grants,
             last,
+            foreign_until: Instant::now(),
         }
     }
 
@@ -253,7 +256,7 @@ impl Checks {
         self.grants
             .insert(owner.name.clone(), (token, last, owner.shared));
         // Readers confirm in any order, and an answer may come too late to say anything.
-        if !owner.shared && until > Instant::now() {
+        if !owner.shared && until > Instant::now() && owner.revoked != Some(token) {
             assert!(
                 token > self.last,
                 "seed {}: {} got {token} after {}",
@@ -268,8 +271,13 @@ impl Checks {
     /// One holder alone, or readers, among those whose lease has not ended as they know it.
     pub(crate) fn holders(&self, owners: &[Owner]) {
         let now = Instant::now();
-        let holds = |o: &&Owner| matches!(o.state, State::Holds { until, .. } if now < until);
+        let holds = |o: &&Owner| matches!(o.state, State::Holds { until, token } if now < until && o.revoked != Some(token));
         let holders: Vec<_> = owners.iter().filter(holds).collect();
+        assert!(
+            holders.is_empty() || self.foreign_until <= now,
+            "seed {}: holders beside a foreign one: {holders:#?}",
+            self.seed
+        );
         let alone = holders.iter().filter(|owner| !owner.shared).count();
         assert!(
             alone == 0 || holders.len() == 1,

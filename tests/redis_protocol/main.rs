@@ -6,7 +6,9 @@ mod servers;
 
 mod cancelled;
 mod checks;
+mod hearing;
 mod model;
 mod owners;
 mod scripts;
 mod states;
+mod world;

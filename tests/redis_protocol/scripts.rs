@@ -25,6 +25,7 @@ scripts! {
     ABANDON = "abandon";
     LOOK = "look";
     GATE = "gate";
+    FORCE_RELEASE = "force_release";
 }
 
 fn read(script: &str) -> String {

@@ -140,3 +140,28 @@ async fn thousands_of_waiters_of_a_process_that_hangs_go_at_once() {
         "{told:?}"
     );
 }
+
+/// Readers that hold together share one token, so none of them has more.
+#[tokio::test]
+async fn a_reader_reserves_no_tokens_that_others_get() {
+    let backend = RedisBackend::connect(&RedisServer::shared().url())
+        .await
+        .unwrap();
+    let key = LockKey::new("test", format_args!("{:032x}", fastrand::u128(..)));
+    let request = || AcquireRequest::new(key.clone(), Duration::from_secs(60));
+    let first = backend
+        .acquire(&request().with_mode(Mode::Shared))
+        .await
+        .unwrap();
+    let many = request().with_mode(Mode::Shared).with_tokens(1_000_000_000);
+    let second = backend.acquire(&many).await.unwrap();
+    let last = second.fencing_token().get() + u64::from(second.reserved_tokens()) - 1;
+    first.release().await.unwrap();
+    second.release().await.unwrap();
+    let writer = backend.acquire(&request()).await.unwrap();
+    assert!(
+        writer.fencing_token().get() > last,
+        "{writer:?} after {last}"
+    );
+    writer.release().await.unwrap();
+}
