@@ -26,6 +26,6 @@ if kind == 's' then
   end
   return held
 end
--- Free, and the head may be another now.
-if not kind and head(0) then serve(nil) end
+-- Free, and the head may be another now, or nobody but gates.
+if not kind and call('EXISTS', Q) == 1 then serve(nil) end
 return 0

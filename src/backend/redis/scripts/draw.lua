@@ -9,8 +9,10 @@ local function draw(F, n)
   local before = call('SET', F, last, 'EX', '86400', 'GET')
   if before and before >= first then
     -- The clock was set back, or more was reserved than time has passed.
+    -- Kept until a day after the clock will have passed it.
+    local life = string.format('%.0f', 86400 + (before + n - first) / 1e6)
     first = string.format('%.0f', before + 1)
-    call('SET', F, string.format('%.0f', before + n), 'EX', '86400')
+    call('SET', F, string.format('%.0f', before + n), 'EX', life)
   end
   return first
 end

@@ -3,7 +3,7 @@
 --- draw
 --- lib
 local kind = holder()
-if not kind and head(0) then
+if not kind and head('0') then
   serve(nil)
   kind = holder()
 end

@@ -5,9 +5,9 @@
 call('PEXPIRE', Q, QUEUE_LIFE)
 local kind = holder()
 if not kind then
-  if head(0) then serve(nil) end
+  if call('EXISTS', Q) == 1 then serve(nil) end
 elseif kind == 's' then
   admit(nil, true)
 end
 local foreign = kind == 'f'
-return {call('PTTL', K), foreign and 1 or 0, foreign and heads(ARGV[1]) or 0, head(0) and 1 or 0}
+return {call('PTTL', K), foreign and 1 or 0, foreign and heads(ARGV[1]) or 0, head('0') and 1 or 0}

@@ -20,7 +20,8 @@ local unfair, queues = string.sub(ARGV[4], 1, 1) == 'u', string.sub(ARGV[4], 2, 
 local kind, who, token = holder()
 -- By the owner alone: it may ask from another process now.
 local same = kind == 'x' and string.match(who, '^%S+') == me.owner
-if same or (kind == 's' and call('ZSCORE', R, me.who)) then
+-- As what it holds: a reader that wants the key alone has to wait for the others.
+if me.mode == kind and (same or (kind == 's' and call('ZSCORE', R, me.who))) then
   hold(me, token)
   call('ZREM', Q, me.entry, '!' .. me.entry)
   return token
