@@ -44,11 +44,12 @@ end
 -- A queue entry: an owner, its inbox, what it wants; '!' before one whose offer is open or has
 -- lapsed.
 local function read(entry)
-  local offered, who, mode, ttl, tokens =
-    string.match(entry, '^(!?)(%S+ %S+) (%a) (%d+) (%d+)$')
+  -- Anchored, as all patterns here: others are tried at each place of a text, to its end.
+  local offered, who, owner, inbox, mode, ttl, tokens =
+    string.match(entry, '^(!?)((%S+) (%S+)) (%a) (%d+) (%d+)$')
   return {
-    entry = entry, offered = offered == '!', who = who, mode = mode, ttl = ttl, tokens = tokens,
-    owner = string.match(who, '^%S+'), inbox = string.match(who, '%S+$'),
+    entry = entry, offered = offered == '!', who = who, owner = owner, inbox = inbox,
+    mode = mode, ttl = ttl, tokens = tokens,
   }
 end
 

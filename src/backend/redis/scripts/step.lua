@@ -24,7 +24,7 @@ if ARGV[2] == 'x' and call('EXISTS', K, Q) == 0 then
 end
 --- lib
 local me = {
-  who = ARGV[1], inbox = string.match(ARGV[1], '(%S+)$'), mode = ARGV[2], ttl = ARGV[3],
+  who = ARGV[1], inbox = string.match(ARGV[1], '^%S+ (%S+)$'), mode = ARGV[2], ttl = ARGV[3],
   tokens = ARGV[5] or 1,
 }
 me.entry = me.who .. ' ' .. me.mode .. ' ' .. me.ttl .. ' ' .. me.tokens
