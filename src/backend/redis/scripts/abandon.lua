@@ -26,5 +26,5 @@ if kind == 's' then
   return held
 end
 -- Free, and the head may be another now.
-if not kind and head(0) then serve(nil) end
+if not kind and head('0') then serve(nil) end
 return 0

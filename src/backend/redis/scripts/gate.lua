@@ -2,7 +2,7 @@
 -- Answers {1}, or {0, ms until the holder's end, foreign?}.
 --- lib
 local kind = holder()
-if not kind and head(0) then
+if not kind and head('0') then
   serve(nil)
   kind = holder()
 end

@@ -2,7 +2,8 @@ local K, Q, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local call = redis.call
 -- Scores: tickets; those who wait without order behind them; gates behind all.
 local UNFAIR, GATE = 4.2e15, 9e15
-local OFFER, QUEUE_LIFE = 1000, 15000
+-- Texts, since a call would make one of a number, at the price of another call.
+local OFFER, QUEUE_LIFE = '1000', '15000'
 
 -- Microseconds of the server's clock, asked once: a script is one moment.
 local clock
@@ -19,7 +20,7 @@ end
 local function draw(n)
   local first = (tonumber(call('GET', F) or 0) or 0) + 1
   if first < now() then first = now() end
-  call('SET', F, string.format('%.0f', first + n - 1), 'EX', 86400)
+  call('SET', F, string.format('%.0f', first + n - 1), 'EX', '86400')
   return string.format('%.0f', first)
 end
 
@@ -59,7 +60,7 @@ local function head(at)
   local score = tonumber(entry[2] or GATE)
   if score >= GATE then return nil end
   local waiter = read(entry[1])
-  waiter.score = score
+  waiter.score, waiter.place = score, entry[2]
   return waiter
 end
 
@@ -74,13 +75,15 @@ local function someone_unserved()
 end
 
 local function fifo_waits()
-  local first = head(0)
+  local first = head('0')
   return first ~= nil and first.score < UNFAIR
 end
 
+-- Whether the first in line hears by this inbox; a gate is not in line.
 local function heads(inbox)
-  local first = head(0)
-  return first and first.inbox == inbox and 1 or 0
+  local entry = call('ZRANGE', Q, '0', '0')[1]
+  if not entry or string.sub(entry, 1, 5) == 'gate ' then return 0 end
+  return string.find(entry, ' ' .. inbox .. ' ', 1, true) and 1 or 0
 end
 
 local function enqueue(entry, unfair, ticket)
@@ -157,11 +160,11 @@ local function offer(waiter)
     evict(waiter.inbox, nil)
     return false
   end
-  waiter.ttl = math.min(tonumber(waiter.ttl), OFFER)
+  if tonumber(waiter.ttl) > tonumber(OFFER) then waiter.ttl = OFFER end
   hold(waiter, token)
   -- Stays until it is confirmed, marked: if the offer lapses its process hangs. Never empty in
   -- between, or the queue would lose its end.
-  call('ZADD', Q, string.format('%.0f', waiter.score), '!' .. waiter.entry)
+  call('ZADD', Q, waiter.place, '!' .. waiter.entry)
   call('ZREM', Q, waiter.entry)
   return true
 end
@@ -197,7 +200,7 @@ end
 -- Returns the token of `me` if it is the head.
 local function serve(me)
   for _ = 1, 64 do
-    local waiter = head(0)
+    local waiter = head('0')
     if not waiter then
       if call('EXISTS', Q) == 1 then open_gates() end
       return

@@ -4,8 +4,8 @@
 call('PEXPIRE', Q, QUEUE_LIFE)
 local kind = holder()
 if not kind then
-  if head(0) then serve(nil) end
+  if head('0') then serve(nil) end
 elseif kind == 's' then
   admit(nil, true)
 end
-return {call('PTTL', K), kind == 'f' and 1 or 0, heads(ARGV[1]), head(0) and 1 or 0}
+return {call('PTTL', K), kind == 'f' and 1 or 0, heads(ARGV[1]), head('0') and 1 or 0}
