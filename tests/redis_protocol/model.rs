@@ -300,7 +300,8 @@ impl<'a> Model<'a> {
                 }
             }
             (1, _) => {
-                if *self.server.command(&["GET", lock]).to_string() == *"foreign" {
+                let is_foreign = self.server.command(&["GET", lock]).to_string() == "foreign";
+                if is_foreign {
                     self.checks.foreign_until = Instant::now();
                     self.server.command(&["DEL", lock]);
                 }
