@@ -166,6 +166,11 @@ impl From<RedisError> for Trouble {
                     "the Redis user lacks a right that a script needs: see the ACL in the docs",
                 )
             }
+            // To the choice of a database; the library gives it a code of its own.
+            _ if detail.contains("has no permissions") => Self::misconfigured(no_right(detail)),
+            _ if detail.contains("DB index") => {
+                Self::misconfigured("the Redis server has no database of that number")
+            }
             _ if code == "WRONGTYPE" || detail.contains("WRONGTYPE") => Self::misconfigured(
                 "a key beside a lock holds what this crate did not write (WRONGTYPE)",
             ),
