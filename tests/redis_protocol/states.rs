@@ -10,7 +10,7 @@ use tower_lock::{
 };
 
 use crate::{
-    scripts::{ABANDON, GATE, Inbox, Keys, LOOK, OFFER, STEP, call},
+    scripts::{ABANDON, GATE, Inbox, Keys, LOOK, OFFER, RELEASE, STEP, call},
     servers::RedisServer,
 };
 
@@ -164,4 +164,59 @@ async fn a_reader_reserves_no_tokens_that_others_get() {
         "{writer:?} after {last}"
     );
     writer.release().await.unwrap();
+}
+
+/// A reader finds that the process of the first writer is gone, and with it a reader before that:
+/// the places in the queue move, and the next writer still stands in the way.
+#[test]
+fn a_process_that_goes_takes_nobody_past_the_next_writer() {
+    let server = RedisServer::shared();
+    let mut client = server.client();
+    let keys = Keys::new(&format!("moved-{:08x}", fastrand::u32(..)));
+    let channels = [0, 1, 2].map(|n| format!("{}:inbox:{n}", keys.lock()));
+    let who = |owner: u32, n: usize| format!("{owner:032x} {}", channels[n]);
+    let mut run = |script: &str, args: &[&str]| call(&mut client, &keys.eval(script, None, args));
+    let goes = Inbox::open(server, &channels[0]);
+    let _stays = Inbox::open(server, &channels[1]);
+    let held = run(&STEP, &[&who(0, 1), "x", "60000", "fq"]);
+    for (owner, n, mode) in [(1, 0, "s"), (2, 0, "x"), (3, 1, "x"), (4, 1, "s")] {
+        run(&STEP, &[&who(owner, n), mode, "60000", "fq"]);
+    }
+    let value = format!("1 {} {held}", who(0, 1));
+    run(&RELEASE, &[&value]);
+    // The first reader is offered its place, and its process ends.
+    drop(goes);
+    let inbox = channels[0].as_str();
+    while server.command(&["PUBSUB", "NUMSUB", inbox]).texts()[1] != "0" {
+        std::thread::yield_now();
+    }
+    run(&STEP, &[&who(5, 2), "s", "60000", "fq"]);
+    let readers = server
+        .command(&["ZRANGE", keys.readers(), "0", "-1"])
+        .texts();
+    assert_eq!(readers, [who(1, 0)], "readers passed a writer");
+}
+
+/// The only waiter is offered the key and its process hangs for good: its place ends too.
+#[test]
+fn a_queue_of_one_that_is_offered_the_key_has_an_end() {
+    let server = RedisServer::shared();
+    let mut client = server.client();
+    let keys = Keys::new(&format!("one-{:08x}", fastrand::u32(..)));
+    let inbox = format!("{}:inbox", keys.lock());
+    let _hangs = Inbox::open(server, &inbox);
+    let mut run = |script: &str, args: &[&str]| call(&mut client, &keys.eval(script, None, args));
+    let who = |owner: u32| format!("{owner:032x} {inbox}");
+    let held = run(&STEP, &[&who(0), "x", "60000", "fq"]);
+    run(&STEP, &[&who(1), "x", "60000", "fq"]);
+    run(&RELEASE, &[&format!("1 {} {held}", who(0))]);
+    assert_eq!(
+        server.command(&["EXISTS", keys.queue()]).int(),
+        1,
+        "it is marked"
+    );
+    assert!(
+        server.command(&["PTTL", keys.queue()]).int() > 0,
+        "it has no end"
+    );
 }
