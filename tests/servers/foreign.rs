@@ -99,7 +99,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// What `scripts/test` puts beside the builds.
-fn installed(name: &str) -> PathBuf {
+pub fn installed(name: &str) -> PathBuf {
     let this = std::env::current_exe().expect("this program has a path");
     // Tests are in <target>/<profile>/deps, programs one above.
     let path = this

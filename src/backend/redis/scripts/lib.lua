@@ -1,8 +1,8 @@
 local K, Q, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local call = redis.call
 -- Scores: tickets; those who wait without order behind them; gates behind all.
 local UNFAIR, GATE = 4.2e15, 9e15
-local OFFER, QUEUE_LIFE = 1000, 15000
+-- Texts, since a call would make one of a number, at the price of another call.
+local OFFER, QUEUE_LIFE = '1000', '15000'
 
 -- Microseconds of the server's clock, asked once: a script is one moment.
 local clock
@@ -12,15 +12,6 @@ local function now()
     clock = time[1] * 1000000 + time[2]
   end
   return clock
-end
-
--- Reserves n tokens above all before, and returns the first. A plain number in text: Lua's own
--- conversion rounds to 14 digits.
-local function draw(n)
-  local first = (tonumber(call('GET', F) or 0) or 0) + 1
-  if first < now() then first = now() end
-  call('SET', F, string.format('%.0f', first + n - 1), 'EX', 86400)
-  return string.format('%.0f', first)
 end
 
 -- Who holds: nil, 'x' or 's' with who (the owner and its inbox, or stars) and the token, or 'f'
@@ -44,11 +35,12 @@ end
 -- A queue entry: an owner, its inbox, what it wants; '!' before one whose offer is open or has
 -- lapsed.
 local function read(entry)
-  local offered, who, mode, ttl, tokens =
-    string.match(entry, '^(!?)(%S+ %S+) (%a) (%d+) (%d+)$')
+  -- Anchored, as all patterns here: others are tried at each place of a text, to its end.
+  local offered, owner, inbox, mode, ttl, tokens =
+    string.match(entry, '^(!?)(%S+) (%S+) (%a) (%d+) (%d+)$')
   return {
-    entry = entry, offered = offered == '!', who = who, mode = mode, ttl = ttl, tokens = tokens,
-    owner = string.match(who, '^%S+'), inbox = string.match(who, '%S+$'),
+    entry = entry, offered = offered == '!', owner = owner, inbox = inbox,
+    who = owner .. ' ' .. inbox, mode = mode, ttl = ttl, tokens = tokens,
   }
 end
 
@@ -58,7 +50,7 @@ local function head(at)
   local score = tonumber(entry[2] or GATE)
   if score >= GATE then return nil end
   local waiter = read(entry[1])
-  waiter.score = score
+  waiter.score, waiter.place = score, entry[2]
   return waiter
 end
 
@@ -73,19 +65,23 @@ local function someone_unserved()
 end
 
 local function fifo_waits()
-  local first = head(0)
+  local first = head('0')
   return first ~= nil and first.score < UNFAIR
 end
 
+-- Whether the first in line hears by this inbox; a gate is not in line.
 local function heads(inbox)
-  local first = head(0)
-  return first and first.inbox == inbox and 1 or 0
+  local entry = call('ZRANGE', Q, '0', '0')[1]
+  if not entry or string.sub(entry, 1, 5) == 'gate ' then return 0 end
+  return string.find(entry, ' ' .. inbox .. ' ', 1, true) and 1 or 0
 end
 
+-- Whether it was not there yet.
 local function enqueue(entry, unfair, ticket)
   if unfair then ticket = string.format('%.0f', ticket + UNFAIR) end
-  call('ZADD', Q, 'NX', ticket, entry)
+  local added = call('ZADD', Q, 'NX', ticket, entry)
   call('PEXPIRE', Q, QUEUE_LIFE)
+  return added
 end
 
 -- Whether a process is there to hear it.
@@ -97,11 +93,17 @@ end
 -- Takes the entries of a process out that is gone or hangs: it asks again when it can, with its
 -- tickets. `but` is alive: it asks right now.
 local function evict(inbox, but)
-  for _, entry in ipairs(call('ZRANGE', Q, 0, 9999)) do
-    if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
-      call('ZREM', Q, entry)
+  local at, entries = 0, nil
+  repeat
+    entries = call('ZRANGE', Q, at, at + 999)
+    for _, entry in ipairs(entries) do
+      if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
+        call('ZREM', Q, entry)
+      else
+        at = at + 1
+      end
     end
-  end
+  until #entries < 1000
   tell(inbox, 'x ' .. K)
 end
 
@@ -139,7 +141,7 @@ local function next_token(waiter)
     local kind, _, token = holder()
     if kind == 's' then return token end
   end
-  return draw(waiter.tokens)
+  return draw(F, tonumber(waiter.tokens))
 end
 
 -- For the caller itself, which needs no offer.
@@ -156,11 +158,11 @@ local function offer(waiter)
     evict(waiter.inbox, nil)
     return false
   end
-  waiter.ttl = math.min(tonumber(waiter.ttl), OFFER)
+  if tonumber(waiter.ttl) > tonumber(OFFER) then waiter.ttl = OFFER end
   hold(waiter, token)
   -- Stays until it is confirmed, marked: if the offer lapses its process hangs. Never empty in
   -- between, or the queue would lose its end.
-  call('ZADD', Q, string.format('%.0f', waiter.score), '!' .. waiter.entry)
+  call('ZADD', Q, waiter.place, '!' .. waiter.entry)
   call('ZREM', Q, waiter.entry)
   return true
 end
@@ -175,7 +177,7 @@ local function admit(me, probe)
     if waiter.mode ~= 's' then
       if not probe or tell(waiter.inbox, 'n') then break end
       evict(waiter.inbox, me and me.entry)
-      -- Also of those before: begin again.
+      -- Some of those before may be gone too: begin again.
       at = 0
     elseif me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
@@ -192,15 +194,18 @@ local function admit(me, probe)
   return mine
 end
 
--- Nobody holds, K is absent: the head of the queue gets the key, never a newcomer before it.
+-- Nobody holds any more: the head of the queue gets the key, never a newcomer before it.
 -- Returns the token of `me` if it is the head.
 local function serve(me)
   for _ = 1, 64 do
-    local waiter = head(0)
+    local waiter = head('0')
     if not waiter then
+      call('DEL', K)
       if call('EXISTS', Q) == 1 then open_gates() end
       return
     end
+    -- Readers would take an old value for theirs.
+    if waiter.mode == 's' then call('DEL', K) end
     if me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
       local token = take(me)
@@ -211,11 +216,15 @@ local function serve(me)
     elseif waiter.score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
       call('ZREM', Q, waiter.entry)
-      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then return end
+      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then
+        call('DEL', K)
+        return
+      end
       evict(waiter.inbox, me and me.entry)
     elseif offer(waiter) then
       if waiter.mode == 's' then return admit(me, false) end
       return
     end
   end
+  call('DEL', K)
 end
