@@ -2,7 +2,7 @@
 //! can end, and nothing that belongs to a successor is touched.
 //!
 //! Outages are those of a wire that fails on demand, by a paused clock, because they are about
-//! when exactly a lock is given up; a server that is really away is in `redis_away`.
+//! when exactly a lock is given up; a server that is really away is in `fleet::away`.
 
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},

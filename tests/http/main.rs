@@ -13,6 +13,8 @@ mod drops;
 mod exits;
 mod fairness;
 mod flaky;
+#[cfg(feature = "redis")]
+mod fleet;
 mod floods;
 mod generic;
 mod grpc;

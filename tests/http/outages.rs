@@ -1,5 +1,8 @@
 //! A backend that is slow, silent or broken: every request is answered in bounded time, "held by
 //! another" and "the backend failed" are never mixed, and no text of the backend gets out.
+//!
+//! On a memory backend behind a wire that fails on demand, by a paused clock; a server that is
+//! really away is in `fleet::away`.
 
 use std::time::Duration;
 

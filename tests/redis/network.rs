@@ -248,33 +248,48 @@ async fn a_server_that_refuses_for_a_while_is_found_again() {
     until_nothing_is_left(&server, SLACK).await;
 }
 
-/// Acquire, renew and release are one round trip each; a hand-off is two: to the server and to the
-/// waiter, and its confirmation.
+/// Acquire, renew and release are one round trip each, also while another is on its way; a
+/// hand-off is two: to the server and on to the waiter, and its confirmation.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_one_round_trip() {
     let (server, proxy, backend) = behind_a_proxy().await;
     let half = Duration::from_millis(20);
     proxy.set_latency(half, half);
-    let names = ["acquire", "renew", "release", "hand-off"];
-    let mut best = [Duration::MAX; 4];
-    // A busy machine is slow at times, a round trip too many would be there every time.
-    for _ in 0..5 {
-        let (lease, acquire) = timed(hold(&backend, &key(1))).await;
+    let expected = [
+        ("acquire", 2),
+        ("acquire behind another", 2),
+        ("renew", 2),
+        ("release", 2),
+        ("hand-off", 4),
+    ];
+    let mut took: [Vec<Duration>; 5] = Default::default();
+    for _ in 0..9 {
+        let (first, second) = (key(1), key(2));
+        let behind = async {
+            tokio::time::sleep(half / 4).await;
+            timed(hold(&backend, &second)).await
+        };
+        let ((lease, acquire), (other, behind)) =
+            tokio::join!(timed(hold(&backend, &first)), behind);
         let (renewed, renew) = timed(lease.renew()).await;
         renewed.unwrap();
+        other.release().await.unwrap();
         let waiting = wait(&server, &backend, &key(1)).await;
         let begun = Instant::now();
         let (released, release) = timed(lease.release()).await;
         released.unwrap();
         let (next, _) = served(waiting, SLACK).await;
-        let took = [acquire, renew, release, begun.elapsed()];
-        best = std::array::from_fn(|n| best[n].min(took[n]));
+        let measured = [acquire, behind, renew, release, begun.elapsed()];
+        for (all, one) in took.iter_mut().zip(measured) {
+            all.push(one);
+        }
         next.release().await.unwrap();
     }
-    for (n, halves) in [2, 2, 2, 4].into_iter().enumerate() {
-        let (name, took) = (names[n], best[n]);
-        println!("{name}: {took:?}");
-        assert!(took >= half * halves, "{name} took {took:?}");
-        assert!(took < half * (halves + 1), "{name} took {took:?}");
+    for ((what, halves), mut took) in expected.into_iter().zip(took) {
+        took.sort();
+        let median = took[took.len() / 2];
+        println!("{what}: {median:?}");
+        assert!(median >= half * halves, "{what} took {median:?}");
+        assert!(median < half * (halves + 1), "{what} took {median:?}");
     }
 }

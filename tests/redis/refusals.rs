@@ -14,13 +14,24 @@ use crate::{
 
 const SECRET: &str = "a-very-secret-password";
 
-/// Everything that is needed, and no more: what the docs tell operators to set.
-const RIGHTS: &str = "~tower-lock:* ~{tower-lock:* &tower-lock:inbox:* +eval +evalsha +subscribe \
-                      +publish +ping +time +get +mget +set +del +exists +pttl +pexpire +zadd +zrem \
-                      +zremrangebyscore +zrange +zscore +zcount";
-
-/// What makes undoing exact: connections are ended rather than their attempts remembered.
-const WANTED: &str = "+info +client|id +client|kill";
+/// The rights that the page on Redis tells operators to set: those that are needed, and those by
+/// which undoing needs no tombstones.
+fn documented_rights() -> (Vec<&'static str>, Vec<&'static str>) {
+    let page = include_str!("../../src/docs/redis.md");
+    let (_, after) = page
+        .split_once("redis-cli ACL SETUSER locks on '>secret' \\\n")
+        .unwrap();
+    let (command, _) = after.split_once("```").unwrap();
+    let lines = command.trim().lines().map(|line| {
+        let words = line.trim_end_matches('\\').split_whitespace();
+        words
+            .map(|word| word.trim_matches('\''))
+            .collect::<Vec<_>>()
+    });
+    let mut lines: Vec<_> = lines.collect();
+    let optional = lines.pop().unwrap();
+    (lines.concat(), optional)
+}
 
 /// All that an error says, to whoever prints it in any way.
 fn everything(error: &BackendError) -> String {
@@ -46,10 +57,10 @@ async fn refusal(url: &str) -> BackendError {
     error
 }
 
-fn set_user(server: &RedisServer, name: &str, rights: &str) -> String {
+fn set_user(server: &RedisServer, name: &str, rights: &[&str]) -> String {
     let password = format!(">{SECRET}");
     let mut command = vec!["ACL", "SETUSER", name, "reset", "on", &password];
-    command.extend(rights.split_whitespace());
+    command.extend(rights);
     server.command(&command);
     format!("redis://{name}:{SECRET}@127.0.0.1:{}", server.port())
 }
@@ -120,16 +131,21 @@ async fn a_full_server_says_so_and_still_lets_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_rights_are_enough_and_needed() {
     let server = RedisServer::start();
-    let url = set_user(&server, "all", &format!("{RIGHTS} {WANTED}"));
-    everything_works(&server, &url).await;
-    // Without the wanted ones it works too.
-    let url = set_user(&server, "least", RIGHTS);
-    everything_works(&server, &url).await;
+    let (needed, optional) = documented_rights();
+    assert!(needed.len() > 10 && !optional.is_empty());
+    let all = [&needed[..], &optional[..]].concat();
+    everything_works(&server, &set_user(&server, "all", &all)).await;
+    assert_eq!(server.command(&["ACL", "LOG"]).texts(), [""; 0]);
+    everything_works(&server, &set_user(&server, "least", &needed)).await;
+    for right in &optional {
+        let rest: Vec<_> = all.iter().copied().filter(|r| r != right).collect();
+        everything_works(&server, &set_user(&server, "less", &rest)).await;
+    }
 
     let mut unnamed = Vec::new();
-    for right in RIGHTS.split_whitespace() {
-        let rest: Vec<_> = RIGHTS.split_whitespace().filter(|r| *r != right).collect();
-        let url = set_user(&server, "lacking", &rest.join(" "));
+    for &right in &needed {
+        let rest: Vec<_> = needed.iter().copied().filter(|r| *r != right).collect();
+        let url = set_user(&server, "lacking", &rest);
         let Err(error) = RedisBackend::connect(&url).await else {
             unnamed.push(format!("without {right} it connects"));
             continue;
@@ -148,7 +164,17 @@ async fn the_documented_rights_are_enough_and_needed() {
         }
     }
     assert!(unnamed.is_empty(), "{unnamed:#?}");
-    server.command(&["ACL", "LOG", "RESET"]);
+
+    // Another database takes one more.
+    let error = refusal(&(set_user(&server, "least", &needed) + "/3")).await;
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    assert!(error.to_string().contains("`+select`"), "{error}");
+    let selecting = set_user(&server, "selecting", &[&needed[..], &["+select"]].concat());
+    let backend = RedisBackend::connect(&(selecting + "/3")).await.unwrap();
+    hold(&backend, &key(1)).await.release().await.unwrap();
+    let error = refusal(&(server.url() + "/99")).await;
+    assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
+    assert!(error.to_string().contains("database"), "{error}");
 }
 
 /// Every verb, once, and that the server refused none of it.

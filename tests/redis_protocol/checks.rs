@@ -3,9 +3,9 @@
 use std::{collections::HashMap, time::Instant};
 
 use crate::{
-    model::{Owner, Process, State},
     scripts::{ABANDON, Keys, LOOK, STEP, call},
     servers::{Reply, resp::Client},
+    world::{Owner, Process, State},
 };
 
 const UNFAIR: f64 = 4.2e15;
@@ -18,6 +18,8 @@ pub(crate) struct Checks {
     /// First token of each grant, and what it reserved.
     grants: HashMap<String, (u64, u64, bool)>,
     last: u64,
+    /// Until when somebody else counts on the key.
+    pub(crate) foreign_until: Instant,
 }
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl Moment {
             readers: replies[2]
                 .texts()
                 .iter()
-                .filter_map(|who| who.split(' ').next().map(str::to_owned))
+                .map(|who| who.split(' ').next().expect("an owner").to_owned())
                 .collect(),
         }
     }
@@ -50,6 +52,14 @@ impl Moment {
         let owner = self.lock.strip_prefix("1 ")?.split(' ').next()?;
         (owner != "*").then_some(owner)
     }
+}
+
+/// An owner that holds now, or may if it confirms, and the request that made it so.
+struct Grant<'a> {
+    got: &'a str,
+    caller: &'a Owner,
+    is_shared: bool,
+    said: (&'a [String], &'a Moment),
 }
 
 struct Entry<'a> {
@@ -77,6 +87,7 @@ impl Checks {
             seed,
             grants,
             last,
+            foreign_until: Instant::now(),
         }
     }
 
@@ -128,16 +139,34 @@ impl Checks {
             let listener = processes.iter().find(|p| p.channel == inbox);
             listener.is_some_and(|p| p.inbox.is_some())
         };
-        let name = |owner: &Owner| owner.name.clone();
+        let caller = &owners[by];
         let said = (&command[2..], &after);
         if let Some(owner) = after.owner()
             && before.owner() != Some(owner)
         {
-            self.in_order(&before, owners, by, owner, false, said, &listens);
+            self.in_order(
+                &before,
+                &Grant {
+                    got: owner,
+                    caller,
+                    is_shared: false,
+                    said,
+                },
+                &listens,
+            );
         }
         for reader in &after.readers {
             if after.lock.starts_with("1 *") && !before.readers.contains(reader) {
-                self.in_order(&before, owners, by, reader, true, said, &listens);
+                self.in_order(
+                    &before,
+                    &Grant {
+                        got: reader,
+                        caller,
+                        is_shared: true,
+                        said,
+                    },
+                    &listens,
+                );
             }
         }
         // Whoever is first and could be served has been served.
@@ -151,26 +180,21 @@ impl Checks {
             && listens(read(entry).inbox)
         {
             panic!(
-                "seed {}: nobody holds, and the first was not served: {entry}\n{:?}\n{said:?}\n{:?}",
-                self.seed,
-                owners.get(by).map(name),
-                replies[3],
+                "seed {}: nobody holds, and the first was not served: {entry}\n{}\n{said:?}\n{:?}",
+                self.seed, caller.name, replies[3],
             );
         }
         replies[3].clone()
     }
 
     /// A grant or offer goes to nobody before whom another stands who could have had it.
-    fn in_order(
-        &self,
-        before: &Moment,
-        owners: &[Owner],
-        by: usize,
-        got: &str,
-        is_shared: bool,
-        said: (&[String], &Moment),
-        listens: &impl Fn(&str) -> bool,
-    ) {
+    fn in_order(&self, before: &Moment, grant: &Grant<'_>, listens: &impl Fn(&str) -> bool) {
+        let &Grant {
+            got,
+            caller: owner,
+            is_shared,
+            said,
+        } = grant;
         let entry = before
             .queue
             .iter()
@@ -178,7 +202,6 @@ impl Checks {
         let place = match entry {
             Some((score, _)) => *score,
             None => {
-                let owner = &owners[by];
                 assert_eq!(
                     owner.name, got,
                     "seed {}: served although not there",
@@ -218,44 +241,43 @@ impl Checks {
 
     /// An owner knows that it holds.
     pub(crate) fn granted(&mut self, owner: &Owner, token: u64, until: Instant) {
-        let last = token + owner.tokens - 1;
-        let grant = (token, last, owner.shared);
-        if let Some(before) = self.grants.insert(owner.name.clone(), grant) {
+        // Readers that hold together share one.
+        let reserved = if owner.shared { 1 } else { owner.tokens };
+        let last = token + reserved - 1;
+        for (name, (first, end, is_shared)) in &self.grants {
+            let together = *name == owner.name || (*is_shared && owner.shared);
             assert!(
-                before.0 <= token,
-                "seed {}: {} had {before:?} and got {token}",
+                together || last < *first || *end < token,
+                "seed {}: {} got the tokens of {name}",
                 self.seed,
                 owner.name
             );
         }
-        if owner.shared || until <= Instant::now() {
-            // Readers confirm in any order, and an answer may come too late to say anything.
-            self.last = self.last.max(last);
-            for (name, (first, end, shared)) in &self.grants {
-                assert!(
-                    *name == owner.name || *shared || last < *first || *end < token,
-                    "seed {}: {} got the tokens of {name}",
-                    self.seed,
-                    owner.name
-                );
-            }
-            return;
+        self.grants
+            .insert(owner.name.clone(), (token, last, owner.shared));
+        // Readers confirm in any order, and an answer may come too late to say anything.
+        if !owner.shared && until > Instant::now() && owner.revoked != Some(token) {
+            assert!(
+                token > self.last,
+                "seed {}: {} got {token} after {}",
+                self.seed,
+                owner.name,
+                self.last
+            );
         }
-        assert!(
-            token > self.last,
-            "seed {}: {} got {token} after {}",
-            self.seed,
-            owner.name,
-            self.last
-        );
-        self.last = last;
+        self.last = self.last.max(last);
     }
 
     /// One holder alone, or readers, among those whose lease has not ended as they know it.
     pub(crate) fn holders(&self, owners: &[Owner]) {
         let now = Instant::now();
-        let holds = |o: &&Owner| matches!(o.state, State::Holds { until, .. } if now < until);
+        let holds = |o: &&Owner| matches!(o.state, State::Holds { until, token } if now < until && o.revoked != Some(token));
         let holders: Vec<_> = owners.iter().filter(holds).collect();
+        assert!(
+            holders.is_empty() || self.foreign_until <= now,
+            "seed {}: holders beside a foreign one: {holders:#?}",
+            self.seed
+        );
         let alone = holders.iter().filter(|owner| !owner.shared).count();
         assert!(
             alone == 0 || holders.len() == 1,

@@ -4,8 +4,11 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod cancelled;
 mod checks;
+mod hearing;
 mod model;
 mod owners;
 mod scripts;
 mod states;
+mod world;

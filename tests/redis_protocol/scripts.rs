@@ -29,11 +29,14 @@ scripts! {
 }
 
 fn read(script: &str) -> String {
-    let times = "local OFFER, QUEUE_LIFE = 1000, 15000";
+    let times = "local OFFER, QUEUE_LIFE = '1000', '15000'";
     let lib = include_str!("../../src/backend/redis/scripts/lib.lua");
     assert!(lib.contains(times), "the times stand elsewhere");
-    let short = format!("local OFFER, QUEUE_LIFE = {OFFER}, {QUEUE_LIFE}");
-    script.replace("--- lib\n", &lib.replace(times, &short))
+    let short = format!("local OFFER, QUEUE_LIFE = '{OFFER}', '{QUEUE_LIFE}'");
+    let draw = include_str!("../../src/backend/redis/scripts/draw.lua");
+    script
+        .replace("--- draw\n", draw)
+        .replace("--- lib\n", &lib.replace(times, &short))
 }
 
 /// The keys of one lock: lock, queue, counter, readers.

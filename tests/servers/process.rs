@@ -131,6 +131,12 @@ impl Process {
         self.child.wait().is_ok_and(|status| status.success())
     }
 
+    /// SIGTERM: asks it to end.
+    pub fn terminate(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+    }
+
     /// SIGSTOP; returns when it has stopped.
     pub fn pause(&self) {
         self.signal(Signal::STOP, WaitIdOptions::STOPPED);

@@ -13,7 +13,6 @@ mod locks;
 mod recipe;
 mod report;
 mod server;
-#[allow(unused_imports)]
 #[path = "../../../tests/servers/mod.rs"]
 mod servers;
 mod socket;

@@ -216,3 +216,19 @@ impl fmt::Debug for RedisBuilder {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_waits_for_an_acknowledgement() {
+        for url in ["redis://127.0.0.1", "rediss://127.0.0.1"] {
+            let client = RedisBuilder::new(url).client().unwrap();
+            assert!(
+                client.get_connection_info().tcp_settings().nodelay(),
+                "{url}"
+            );
+        }
+    }
+}

@@ -37,12 +37,18 @@ pub(super) struct Script {
     digest: String,
 }
 
-/// Stands in the scripts that use the common functions, at the place where these are needed.
-const LIB: &str = "--- lib\n";
+/// These stand in the scripts where what they name is needed, and not before: what a script
+/// defines, it defines anew in every call.
+const PARTS: [(&str, &str); 2] = [
+    ("--- draw\n", include_str!("scripts/draw.lua")),
+    ("--- lib\n", include_str!("scripts/lib.lua")),
+];
 
 impl Script {
     fn new(code: &str) -> Self {
-        let code = code.replace(LIB, include_str!("scripts/lib.lua"));
+        let code = PARTS.iter().fold(code.to_owned(), |code, (name, part)| {
+            code.replace(name, part)
+        });
         let digest = redis::Script::new(&code).get_hash().to_owned();
         Self { code, digest }
     }

@@ -1,6 +1,7 @@
 -- Leaves nothing of an owner: no place in the queue, no offer, no lease.
 -- ARGV: who, queue entry, then the ms of a tombstone, if there has to be one.
 if ARGV[3] then redis.call('SET', KEYS[5], '1', 'PX', ARGV[3]) end
+--- draw
 --- lib
 call('ZREM', Q, ARGV[2], '!' .. ARGV[2])
 local kind, who = holder()
@@ -25,6 +26,6 @@ if kind == 's' then
   end
   return held
 end
--- Free, and the head may be another now.
-if not kind and head('0') then serve(nil) end
+-- Free, and the head may be another now, or nobody but gates.
+if not kind and call('EXISTS', Q) == 1 then serve(nil) end
 return 0

@@ -1,4 +1,5 @@
 -- Takes the key from whoever holds it, tells them, and serves the queue. Answers whether it was held.
+--- draw
 --- lib
 local kind, who, token = holder()
 if not kind then return 0 end

@@ -1,5 +1,6 @@
 -- Whether nobody holds; else, with an entry, asks to be told. ARGV: queue entry or ''.
 -- Answers {1}, or {0, ms until the holder's end, foreign?}.
+--- draw
 --- lib
 local kind = holder()
 if not kind and head('0') then

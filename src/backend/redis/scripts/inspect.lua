@@ -1,4 +1,5 @@
 -- Answers {kind, waiters, token, ms until the holder's end, or those of each reader}.
+--- draw
 --- lib
 local kind, _, token = holder()
 local waiters = call('ZCOUNT', Q, '-inf', '(' .. string.format('%.0f', GATE))

@@ -1,5 +1,4 @@
 local K, Q, F, R = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local call = redis.call
 -- Scores: tickets; those who wait without order behind them; gates behind all.
 local UNFAIR, GATE = 4.2e15, 9e15
 -- Texts, since a call would make one of a number, at the price of another call.
@@ -13,15 +12,6 @@ local function now()
     clock = time[1] * 1000000 + time[2]
   end
   return clock
-end
-
--- Reserves n tokens above all before, and returns the first. A plain number in text: Lua's own
--- conversion rounds to 14 digits.
-local function draw(n)
-  local first = (tonumber(call('GET', F) or 0) or 0) + 1
-  if first < now() then first = now() end
-  call('SET', F, string.format('%.0f', first + n - 1), 'EX', '86400')
-  return string.format('%.0f', first)
 end
 
 -- Who holds: nil, 'x' or 's' with who (the owner and its inbox, or stars) and the token, or 'f'
@@ -46,11 +36,11 @@ end
 -- lapsed.
 local function read(entry)
   -- Anchored, as all patterns here: others are tried at each place of a text, to its end.
-  local offered, who, owner, inbox, mode, ttl, tokens =
-    string.match(entry, '^(!?)((%S+) (%S+)) (%a) (%d+) (%d+)$')
+  local offered, owner, inbox, mode, ttl, tokens =
+    string.match(entry, '^(!?)(%S+) (%S+) (%a) (%d+) (%d+)$')
   return {
-    entry = entry, offered = offered == '!', who = who, owner = owner, inbox = inbox,
-    mode = mode, ttl = ttl, tokens = tokens,
+    entry = entry, offered = offered == '!', owner = owner, inbox = inbox,
+    who = owner .. ' ' .. inbox, mode = mode, ttl = ttl, tokens = tokens,
   }
 end
 
@@ -86,10 +76,12 @@ local function heads(inbox)
   return string.find(entry, ' ' .. inbox .. ' ', 1, true) and 1 or 0
 end
 
+-- Whether it was not there yet.
 local function enqueue(entry, unfair, ticket)
   if unfair then ticket = string.format('%.0f', ticket + UNFAIR) end
-  call('ZADD', Q, 'NX', ticket, entry)
+  local added = call('ZADD', Q, 'NX', ticket, entry)
   call('PEXPIRE', Q, QUEUE_LIFE)
+  return added
 end
 
 -- Whether a process is there to hear it.
@@ -101,11 +93,17 @@ end
 -- Takes the entries of a process out that is gone or hangs: it asks again when it can, with its
 -- tickets. `but` is alive: it asks right now.
 local function evict(inbox, but)
-  for _, entry in ipairs(call('ZRANGE', Q, 0, 9999)) do
-    if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
-      call('ZREM', Q, entry)
+  local at, entries = 0, nil
+  repeat
+    entries = call('ZRANGE', Q, at, at + 999)
+    for _, entry in ipairs(entries) do
+      if entry ~= but and string.find(entry, ' ' .. inbox .. ' ', 1, true) then
+        call('ZREM', Q, entry)
+      else
+        at = at + 1
+      end
     end
-  end
+  until #entries < 1000
   tell(inbox, 'x ' .. K)
 end
 
@@ -143,7 +141,7 @@ local function next_token(waiter)
     local kind, _, token = holder()
     if kind == 's' then return token end
   end
-  return draw(waiter.tokens)
+  return draw(F, tonumber(waiter.tokens))
 end
 
 -- For the caller itself, which needs no offer.
@@ -179,7 +177,7 @@ local function admit(me, probe)
     if waiter.mode ~= 's' then
       if not probe or tell(waiter.inbox, 'n') then break end
       evict(waiter.inbox, me and me.entry)
-      -- Also of those before: begin again.
+      -- Some of those before may be gone too: begin again.
       at = 0
     elseif me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
@@ -196,15 +194,18 @@ local function admit(me, probe)
   return mine
 end
 
--- Nobody holds, K is absent: the head of the queue gets the key, never a newcomer before it.
+-- Nobody holds any more: the head of the queue gets the key, never a newcomer before it.
 -- Returns the token of `me` if it is the head.
 local function serve(me)
   for _ = 1, 64 do
     local waiter = head('0')
     if not waiter then
+      call('DEL', K)
       if call('EXISTS', Q) == 1 then open_gates() end
       return
     end
+    -- Readers would take an old value for theirs.
+    if waiter.mode == 's' then call('DEL', K) end
     if me and waiter.entry == me.entry then
       call('ZREM', Q, me.entry)
       local token = take(me)
@@ -215,11 +216,15 @@ local function serve(me)
     elseif waiter.score >= UNFAIR then
       -- Woken, not granted: whoever comes first has it.
       call('ZREM', Q, waiter.entry)
-      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then return end
+      if tell(waiter.inbox, 'w ' .. waiter.owner .. ' ' .. K) then
+        call('DEL', K)
+        return
+      end
       evict(waiter.inbox, me and me.entry)
     elseif offer(waiter) then
       if waiter.mode == 's' then return admit(me, false) end
       return
     end
   end
+  call('DEL', K)
 end

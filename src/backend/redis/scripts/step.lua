@@ -2,38 +2,26 @@
 -- ARGV: who, mode, ttl in ms, order and whether to queue, then, if not 1, the tokens, and a ticket.
 -- Answers the token, {0, ms until the holder's end, ticket, foreign?, head of this inbox?}, or
 -- {-1} to an owner that was undone.
-local K, Q, F = KEYS[1], KEYS[2], KEYS[3]
-local call = redis.call
-if KEYS[5] and call('EXISTS', KEYS[5]) == 1 then return {-1} end
--- The common case, before anything else is defined: nobody holds, nobody waits.
-if ARGV[2] == 'x' and call('EXISTS', K, Q) == 0 then
-  local time = call('TIME')
-  -- Sixteen digits until the year 2286, so texts compare as numbers do, at half the price.
-  local token = time[1] .. string.format('%06d', time[2])
-  local n, most = tonumber(ARGV[5] or 1), token
-  if n > 1 then most = string.format('%.0f', token + n - 1) end
+if KEYS[5] and redis.call('EXISTS', KEYS[5]) == 1 then return {-1} end
+--- draw
+-- The common case, before more is defined: nobody holds, nobody waits.
+if ARGV[2] == 'x' and call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   -- The counter first: an error later costs a token, never repeats one.
-  local last = call('SET', F, most, 'EX', '86400', 'GET')
-  if last and last >= token then
-    -- The clock was set back, or more was reserved than time has passed.
-    token = string.format('%.0f', last + 1)
-    call('SET', F, string.format('%.0f', last + n), 'EX', '86400')
-  end
-  call('SET', K, '1 ' .. ARGV[1] .. ' ' .. token, 'PX', ARGV[3])
+  local token = draw(KEYS[3], tonumber(ARGV[5] or 1))
+  call('SET', KEYS[1], '1 ' .. ARGV[1] .. ' ' .. token, 'PX', ARGV[3])
   return token
 end
 --- lib
-local me = {
-  who = ARGV[1], inbox = string.match(ARGV[1], '^%S+ (%S+)$'), mode = ARGV[2], ttl = ARGV[3],
-  tokens = ARGV[5] or 1,
-}
+local me = {who = ARGV[1], mode = ARGV[2], ttl = ARGV[3], tokens = ARGV[5] or 1}
+me.owner, me.inbox = string.match(me.who, '^(%S+) (%S+)$')
 me.entry = me.who .. ' ' .. me.mode .. ' ' .. me.ttl .. ' ' .. me.tokens
 local unfair, queues = string.sub(ARGV[4], 1, 1) == 'u', string.sub(ARGV[4], 2, 2) == 'q'
 
 local kind, who, token = holder()
 -- By the owner alone: it may ask from another process now.
-local same = kind == 'x' and string.match(who, '^%S+') == string.match(me.who, '^%S+')
-if same or (kind == 's' and call('ZSCORE', R, me.who)) then
+local same = kind == 'x' and string.match(who, '^%S+') == me.owner
+-- As what it holds: a reader that wants the key alone has to wait for the others.
+if me.mode == kind and (same or (kind == 's' and call('ZSCORE', R, me.who))) then
   hold(me, token)
   call('ZREM', Q, me.entry, '!' .. me.entry)
   return token
@@ -41,15 +29,18 @@ end
 
 local ticket = ARGV[6]
 if queues then
-  -- An offer to it that lapsed is over.
-  call('ZREM', Q, '!' .. me.entry)
-  if not ticket then
-    -- A place that it has already is the one to come back to.
-    local place = tonumber(call('ZSCORE', Q, me.entry) or '')
-    if place and place >= UNFAIR then place = place - UNFAIR end
-    ticket = place and string.format('%.0f', place) or draw(1)
+  if ticket then
+    -- An offer to it that lapsed is over.
+    call('ZREM', Q, '!' .. me.entry)
+    enqueue(me.entry, unfair, ticket)
+  else
+    ticket = draw(F, 1)
+    if enqueue(me.entry, unfair, ticket) == 0 then
+      -- A place that it has already is the one to come back to.
+      local place = tonumber(call('ZSCORE', Q, me.entry))
+      ticket = string.format('%.0f', place >= UNFAIR and place - UNFAIR or place)
+    end
   end
-  enqueue(me.entry, unfair, ticket)
 end
 local got
 if not kind and unfair and not fifo_waits() then
@@ -66,4 +57,5 @@ if not got and not queues and not someone_unserved() then
   if not kind or (kind == 's' and me.mode == 's') then got = take(me) end
 end
 if got then return got end
-return {0, call('PTTL', K), ticket or '', kind == 'f' and 1 or 0, heads(me.inbox)}
+local foreign = kind == 'f'
+return {0, call('PTTL', K), ticket or '', foreign and 1 or 0, foreign and heads(me.inbox) or 0}
