@@ -119,7 +119,6 @@ impl Pair {
         round(median(self.rounds.iter().map(figure).collect()))
     }
 
-
     pub(crate) fn grants_per_s(&self) -> f64 {
         self.median(|round| round.grants_per_s)
     }
@@ -144,7 +143,11 @@ impl Pair {
 
     pub(crate) fn drain_ms(&self) -> f64 {
         let millis: Vec<f64> = self.drains.iter().map(|d| d.millis).collect();
-        if millis.is_empty() { f64::NAN } else { round(median(millis)) }
+        if millis.is_empty() {
+            f64::NAN
+        } else {
+            round(median(millis))
+        }
     }
 
     /// Of each queue whose order was known.
@@ -212,7 +215,9 @@ fn in_order(server: &Server, waiters: usize, start: u64, step: u64) -> bool {
         let next = start + (number + 1) * step;
         let look = Duration::from_nanos((next - step / 4).saturating_sub(now()));
         std::thread::sleep(look);
-        let length = client.call(&["ZCARD", &Ours::queue("hot")]).expect("an answer");
+        let length = client
+            .call(&["ZCARD", &Ours::queue("hot")])
+            .expect("an answer");
         known &= length.int() == number as i64 && now() < next;
     }
     known

@@ -30,8 +30,8 @@ pub(crate) fn cost(effort: &Effort) {
 fn managed_renewals(effort: &Effort, held: u64) {
     let (server, runtime) = (Server::start(), one_thread());
     let (ttl, time) = (Duration::from_millis(600), effort.time(6000, 400));
-    let locks = Managed::with_ttl(&server.url(), Fairness::Fifo, ttl);
-    let locks = runtime.block_on(locks);
+    let url = server.url();
+    let locks = runtime.block_on(Managed::with_ttl(&url, Fairness::Fifo, ttl));
     let guards: Vec<_> = (0..held)
         .map(|at| {
             std::thread::sleep(Duration::from_millis(fastrand::u64(0..40)));
@@ -45,7 +45,11 @@ fn managed_renewals(effort: &Effort, held: u64) {
         "renewals": renewals,
         "scripts_per_renewal": round(work.scripts_per(renewals)),
     });
-    line("cost", "LockManager, renewals of locks acquired at random", &figures);
+    line(
+        "cost",
+        "LockManager, renewals of locks acquired at random",
+        &figures,
+    );
     drop(guards);
 }
 

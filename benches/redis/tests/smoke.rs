@@ -20,12 +20,31 @@ fn every_bench_runs_and_no_queue_is_served_out_of_order() {
         .map(|line| serde_json::from_str(line).expect("a measurement is a JSON object"))
         .collect();
     let names = |field| -> BTreeSet<&str> {
-        figures.iter().filter_map(|figure| figure[field].as_str()).collect()
+        figures
+            .iter()
+            .filter_map(|figure| figure[field].as_str())
+            .collect()
     };
-    let benches = ["batched", "cost", "depth", "hand-off", "latency", "throughput"];
+    let benches = [
+        "batched",
+        "cost",
+        "depth",
+        "hand-off",
+        "latency",
+        "throughput",
+    ];
     assert_eq!(names("bench"), BTreeSet::from(benches));
-    for candidate in ["RedisBackend", "LockManager-Fifo", "rslock", "redis-py", "npm-redlock"] {
-        assert!(names("candidate").contains(candidate), "{candidate} is missing");
+    for candidate in [
+        "RedisBackend",
+        "LockManager-Fifo",
+        "rslock",
+        "redis-py",
+        "npm-redlock",
+    ] {
+        assert!(
+            names("candidate").contains(candidate),
+            "{candidate} is missing"
+        );
     }
     for figure in &figures {
         let inversions = figure["inversions"].as_u64();
