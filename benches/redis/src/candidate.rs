@@ -6,7 +6,7 @@ use tower_lock::Fairness;
 
 use crate::{
     locks::{Managed, Ours, Rslock, SetNx},
-    servers::Process,
+    servers::{Process, foreign::installed},
     worker,
 };
 
@@ -40,6 +40,11 @@ impl Candidate {
         Self::NpmRedlock,
     ];
 
+    /// Whether its waiters stand in a queue of ours.
+    pub(crate) fn queues(self) -> bool {
+        matches!(self, Self::Backend | Self::Fifo)
+    }
+
     pub(crate) fn named(name: &str) -> Self {
         let candidate = Self::ALL.into_iter().find(|c| c.to_string() == name);
         candidate.unwrap_or_else(|| panic!("no candidate is called {name}"))
@@ -51,13 +56,15 @@ impl Candidate {
         let (mut command, remedy) = match self {
             Self::RedisPy => {
                 let mut python = Command::new("python3");
+                python.env("PYTHONPATH", installed("python"));
                 python.arg(peers.join("redis_py.py")).arg(url);
-                (python, "scripts/test installs it")
+                (python, REMEDY)
             }
             Self::NpmRedlock => {
                 let mut node = Command::new("node");
+                node.env("NODE_PATH", installed("node_modules"));
                 node.arg(peers.join("redlock.js")).arg(url);
-                (node, "scripts/test installs it")
+                (node, REMEDY)
             }
             ours => {
                 let bench = std::env::current_exe().expect("this program");
@@ -83,6 +90,8 @@ impl Candidate {
         }
     }
 }
+
+const REMEDY: &str = "scripts/test installs it";
 
 const BATCH: std::num::NonZeroU32 = std::num::NonZeroU32::new(32).expect("not zero");
 

@@ -1,10 +1,13 @@
 //! One hot key, two processes: how fast it changes hands, in which order, and what that costs the
 //! server.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::{
     candidate::Candidate,
+    locks::Ours,
     report::{median, quantile, round, us},
     server::{Server, Work},
     servers::Process,
@@ -37,7 +40,8 @@ struct Round {
 /// A queue whose order is known, emptied.
 struct Drain {
     millis: f64,
-    inversions: usize,
+    /// `None` where nobody could say in which order they arrived.
+    inversions: Option<usize>,
 }
 
 /// A grant and the process that got it.
@@ -74,12 +78,13 @@ impl Pair {
                 "drain hot {tasks} {start} {step} {first} 2 {waiters}"
             ));
         }
+        let in_order = self.candidate.queues() && in_order(server, waiters, start, step);
         let held = self.collect();
         let last = held.last().map_or(0, |(_, grant)| grant.granted);
         let from = drained_from(start, step, waiters as u64);
         self.drains.push(Drain {
             millis: last.saturating_sub(from) as f64 / 1e6,
-            inversions: overtaking(&held, |grant| grant.task),
+            inversions: in_order.then(|| overtaking(&held, |grant| grant.task)),
         });
     }
 
@@ -114,13 +119,6 @@ impl Pair {
         round(median(self.rounds.iter().map(figure).collect()))
     }
 
-    /// What is only known where queues were drained.
-    fn drained(&self) -> Option<(f64, usize)> {
-        let millis: Vec<f64> = self.drains.iter().map(|d| d.millis).collect();
-        let inversions = self.drains.iter().map(|d| d.inversions).sum();
-        (!millis.is_empty()).then(|| (round(median(millis)), inversions))
-    }
-
     pub(crate) fn grants_per_s(&self) -> f64 {
         self.median(|round| round.grants_per_s)
     }
@@ -144,11 +142,17 @@ impl Pair {
     }
 
     pub(crate) fn drain_ms(&self) -> f64 {
-        self.drained().map_or(f64::NAN, |(millis, _)| millis)
+        let millis: Vec<f64> = self.drains.iter().map(|d| d.millis).collect();
+        if millis.is_empty() {
+            f64::NAN
+        } else {
+            round(median(millis))
+        }
     }
 
-    pub(crate) fn inversions(&self) -> usize {
-        self.drained().map_or(0, |(_, inversions)| inversions)
+    /// Of each queue whose order was known.
+    pub(crate) fn inversions(&self) -> Vec<usize> {
+        self.drains.iter().filter_map(|d| d.inversions).collect()
     }
 
     pub(crate) fn figures(&self) -> Value {
@@ -162,8 +166,9 @@ impl Pair {
             "server_cpu_us_per_grant": self.cpu_us(),
             "scripts_per_grant": self.median(|round| round.scripts),
             "commands_per_grant": self.median(|round| round.commands),
-            "drain_ms": self.drained().map(|(millis, _)| millis),
-            "drain_inversions": self.drained().map(|(_, inversions)| inversions),
+            "drain_ms": self.drain_ms(),
+            "inversions": self.inversions().iter().sum::<usize>(),
+            "queues_in_known_order": self.inversions().len(),
         })
     }
 }
@@ -200,6 +205,22 @@ impl Round {
             commands: work.calls_per(held.len()),
         }
     }
+}
+
+/// Looks on while waiters queue up: whether each was in the queue before the next one asked.
+fn in_order(server: &Server, waiters: usize, start: u64, step: u64) -> bool {
+    let mut client = server.client();
+    let mut known = true;
+    for number in 1..waiters as u64 {
+        let next = start + (number + 1) * step;
+        let look = Duration::from_nanos((next - step / 4).saturating_sub(now()));
+        std::thread::sleep(look);
+        let length = client
+            .call(&["ZCARD", &Ours::queue("hot")])
+            .expect("an answer");
+        known &= length.int() == number as i64 && now() < next;
+    }
+    known
 }
 
 /// How many grants came before the one of somebody who was first by this order.

@@ -1,14 +1,14 @@
 //! `cost`: what the server does for a pair, and for a renewal.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::Script;
 use serde_json::json;
-use tower_lock::Lease;
+use tower_lock::{Fairness, Lease};
 
 use crate::{
-    locks::{Ours, connect},
+    locks::{Lock, Managed, Ours, connect},
     report::{Effort, cell, line, median, ratio, round, table},
     server::Server,
     throughput::{one_thread, pairs},
@@ -23,6 +23,34 @@ pub(crate) fn cost(effort: &Effort) {
     for held in [10, 100] {
         renewals(effort, held);
     }
+    managed_renewals(effort, 10);
+}
+
+/// How many renewals a manager sends in one script, of locks that were acquired at random.
+fn managed_renewals(effort: &Effort, held: u64) {
+    let (server, runtime) = (Server::start(), one_thread());
+    let (ttl, time) = (Duration::from_millis(600), effort.time(6000, 400));
+    let url = server.url();
+    let locks = runtime.block_on(Managed::with_ttl(&url, Fairness::Fifo, ttl));
+    let guards: Vec<_> = (0..held)
+        .map(|at| {
+            std::thread::sleep(Duration::from_millis(fastrand::u64(0..40)));
+            runtime.block_on(locks.acquire(&format!("held-{at}")))
+        })
+        .collect();
+    let ((), work) = server.during(|| std::thread::sleep(time));
+    let renewals = work.calls("pexpire");
+    let figures = json!({
+        "held": held,
+        "renewals": renewals,
+        "scripts_per_renewal": round(work.scripts_per(renewals)),
+    });
+    line(
+        "cost",
+        "LockManager, renewals of locks acquired at random",
+        &figures,
+    );
+    drop(guards);
 }
 
 const BATCHED: &str = "leases renewed at once";

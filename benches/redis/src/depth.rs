@@ -98,8 +98,7 @@ fn measure(effort: &Effort, waiters: usize, backends: usize) -> Figures {
     }
     drop(grants);
     runtime.block_on(async {
-        let name = "tower-lock:bench:3.hot;";
-        while server.command(&["ZCARD", &format!("{{{name}}}:q")]).int() < waiters as i64 {
+        while server.command(&["ZCARD", &Ours::queue("hot")]).int() < waiters as i64 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         ours[0].release(first).await;

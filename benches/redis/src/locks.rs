@@ -76,6 +76,11 @@ impl Ours {
         ours
     }
 
+    /// The queue of a key, as it is called on the server.
+    pub(crate) fn queue(key: &str) -> String {
+        format!("{{tower-lock:{}}}:q", LockKey::new("bench", key).as_str())
+    }
+
     pub(crate) async fn lease(&self, key: &str) -> <RedisBackend as LockBackend>::Lease {
         let request =
             AcquireRequest::new(LockKey::new("bench", key), TTL).with_wait(WaitBound::Forever);
@@ -97,9 +102,13 @@ impl Lock for Ours {
 
 impl Managed {
     pub(crate) async fn connect(url: &str, fairness: Fairness) -> Self {
+        Self::with_ttl(url, fairness, TTL).await
+    }
+
+    pub(crate) async fn with_ttl(url: &str, fairness: Fairness, ttl: Duration) -> Self {
         let backend = RedisBackend::connect(url).await.expect("a backend");
         let policy = LockPolicy::new()
-            .with_ttl(TTL)
+            .with_ttl(ttl)
             .with_wait(Wait::Forever)
             .with_max_waiters(usize::MAX)
             .with_fairness(fairness);

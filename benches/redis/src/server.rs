@@ -105,6 +105,11 @@ impl Work {
         self.calls.values().sum::<u64>() as f64 / operations.max(1) as f64
     }
 
+    /// How often this command ran.
+    pub(crate) fn calls(&self, command: &str) -> usize {
+        self.calls.get(command).copied().unwrap_or_default() as usize
+    }
+
     /// Scripts per operation.
     pub(crate) fn scripts_per(&self, operations: usize) -> f64 {
         let scripts = ["evalsha", "eval", "fcall"];

@@ -30,14 +30,15 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(prefix: &str, key: &LockKey) -> Self {
-        let lock = format!("{prefix}{}", key.as_str());
+        // Joined rather than formatted: this is a third of what an acquire costs on our side.
+        let lock = [prefix, key.as_str()].concat();
         let counter = fnv1a(lock.as_bytes()) % COUNTERS;
         // The canonical form of a key has no braces, so these collide with no lock.
-        let beside = |part: &str| format!("{{{lock}}}:{part}").into();
+        let beside = |part: &str| ["{", &lock, "}:", part].concat().into();
         Self {
             queue: beside("q"),
             readers: beside("r"),
-            counter: format!("{prefix}token:{counter}").into(),
+            counter: [prefix, "token:", &counter.to_string()].concat().into(),
             lock: lock.into(),
         }
     }
@@ -139,7 +140,7 @@ impl Words {
 
     /// What stands in the lock while this owner holds it alone.
     pub(super) fn value(&self, token: u64) -> String {
-        format!("1 {} {token}", self.who)
+        ["1 ", &self.who, " ", &token.to_string()].concat()
     }
 }
 
