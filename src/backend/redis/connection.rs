@@ -238,7 +238,13 @@ impl Connection {
             }
             match through.ask(&kill(id)).await {
                 Ok(_) => Ok(true),
-                Err(trouble) if trouble.answered => Ok(false),
+                // Not allowed, or not known: it never will be. Anything else passes.
+                Err(trouble)
+                    if trouble.is_server(ServerErrorKind::NoPerm)
+                        || trouble.is_server(ServerErrorKind::ResponseError) =>
+                {
+                    Ok(false)
+                }
                 Err(trouble) => Err(trouble),
             }
         };
