@@ -128,9 +128,11 @@ async fn try_it(shared: &Shared, link: &Link, heard: &AtomicU64) {
         let before = heard.load(Ordering::Acquire);
         let mut probe = redis::cmd("PUBLISH");
         probe.arg(&*shared.inbox).arg("p");
-        // The answer follows the message, both on this connection.
-        let asked = connection.ask(&probe).await;
-        if asked.is_ok() && heard.load(Ordering::Acquire) == before {
+        let published = connection.ask(&probe).await.is_ok();
+        // Some servers send the message before that answer, others after it, but all before the
+        // next one.
+        let answered = published && connection.ping().await.is_ok();
+        if answered && heard.load(Ordering::Acquire) == before {
             connection.end();
         }
     }
