@@ -97,14 +97,20 @@ impl Shared {
 
     /// Ends a hold whose right to release was claimed; returns what is left to await.
     pub(super) fn end_hold(&self, hold: &Hold) -> Option<ReleaseFuture> {
-        let release = match hold.end() {
+        /// Also where a backend's release panics, or its lock would be held for ever.
+        struct Removal<'a>(&'a Shared, &'a Hold);
+        impl Drop for Removal<'_> {
+            fn drop(&mut self) {
+                self.0.registry.remove(self.1);
+                self.0.tell_shutdown();
+            }
+        }
+        // After the release is counted: a shutdown that finds no hold waits for the releases.
+        let _removal = Removal(self, hold);
+        match hold.end() {
             Some(lineage) => self.end_lineage(hold, lineage),
             None => self.release(hold.lease.clone()),
-        };
-        // After the release is counted: a shutdown that finds no hold waits for the releases.
-        self.registry.remove(hold);
-        self.tell_shutdown();
-        release
+        }
     }
 
     /// Releases to the backend, which has its timeout to confirm; `None` if it is done.
