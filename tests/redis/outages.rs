@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_is_unavailable_and_says_nothing_about_leases() {
@@ -189,7 +189,7 @@ async fn what_a_stopped_server_executes_late_is_undone() {
 async fn a_server_stopped_for_longer_than_the_ttl_ends_the_lease() {
     let server = RedisServer::start();
     let backend = connect_with(&server.url(), TIMEOUT).await;
-    let ttl = Duration::from_millis(600);
+    let ttl = Duration::from_millis(800);
     let lease = backend.acquire(&patient(&key(1), ttl)).await.unwrap();
     let waiting = wait(&server, &backend, &key(1)).await;
     server.pause();
@@ -228,7 +228,7 @@ async fn what_a_paused_server_executes_late_is_undone() {
         let server = RedisServer::start();
         let backend = connect_with(&server.url(), TIMEOUT).await;
         let held = hold(&backend, &key("held")).await;
-        server.command(&["CLIENT", "PAUSE", "1000", what]);
+        server.command(&["CLIENT", "PAUSE", "1500", what]);
         let (refused, took) = timed(try_it(&backend, &key(1))).await;
         assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
         assert!(took < TIMEOUT + SLACK, "{what}: {took:?}");

@@ -17,7 +17,7 @@ use crate::servers::RedisServer;
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// How late something may be on a busy machine that is to happen at once.
-pub(crate) const SLACK: Duration = Duration::from_millis(400);
+pub(crate) const SLACK: Duration = Duration::from_millis(600);
 
 /// How long to wait for what must come. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(20);
