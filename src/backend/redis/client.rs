@@ -10,7 +10,6 @@ use redis::PushInfo;
 use tokio::{
     runtime::{Handle, Id},
     sync::mpsc,
-    task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -130,11 +129,11 @@ impl Shared {
         self: &Arc<Self>,
         runtime: &Handle,
         task: impl Future<Output = ()> + Send + 'static,
-    ) -> JoinHandle<()> {
+    ) {
         let closed = self.closed.clone();
         runtime.spawn(async move {
             closed.run_until_cancelled(task).await;
-        })
+        });
     }
 
     /// Ends all tasks and connections.

@@ -17,9 +17,9 @@ use super::{
     names::{Names, Words},
     renewals::Renewal,
     room::Asker,
-    scripts::{ABANDON, RELEASE},
+    scripts::RELEASE,
     trouble::Trouble,
-    undo::{TOMBSTONE_MS, Undo},
+    undo::{self, Undo},
 };
 use crate::{
     backend::Mode,
@@ -102,25 +102,13 @@ impl Inner {
 
     async fn release(&self) -> Result<(), Trouble> {
         let connection = self.client.connection().await?;
-        let (names, words) = (&self.names, &self.words);
-        if self.mode == Mode::Exclusive && !self.tainted {
-            connection
-                .run(&RELEASE, |script, by_code| {
-                    let mut cmd = script.call_lock(by_code, names, None);
-                    cmd.arg(&self.value);
-                    cmd
-                })
-                .await?;
-            return Ok(());
+        if self.mode == Mode::Shared || self.tainted {
+            return undo::abandon(&connection, &self.names, &self.words, self.tainted).await;
         }
-        let tombstone = self.tainted.then(|| names.tombstone(words.owner()));
         connection
-            .run(&ABANDON, |script, by_code| {
-                let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
-                cmd.arg(&words.who).arg(words.entry());
-                if self.tainted {
-                    cmd.arg(TOMBSTONE_MS);
-                }
+            .run(&RELEASE, |script, by_code| {
+                let mut cmd = script.call_lock(by_code, &self.names, None);
+                cmd.arg(&self.value);
                 cmd
             })
             .await?;

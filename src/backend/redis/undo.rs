@@ -27,7 +27,7 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// How long a tombstone stands: as long as a packet may be on its way, 15 minutes
 /// (`tcp_retries2` in the manual page tcp(7)).
-pub(super) const TOMBSTONE_MS: u32 = 900_000;
+const TOMBSTONE_MS: u32 = 900_000;
 
 pub(super) struct Undo {
     /// Over which it was asked last.
@@ -128,22 +128,31 @@ impl Undo {
                 cmd.arg(&*self.names.queue).arg(entry);
                 connection.ask(&cmd).await?;
             }
-            What::Owner { words, .. } => {
-                let tombstone = buries.then(|| self.names.tombstone(words.owner()));
-                connection
-                    .run(&ABANDON, |script, by_code| {
-                        let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                        cmd.arg(&words.who).arg(words.entry());
-                        if buries {
-                            cmd.arg(TOMBSTONE_MS);
-                        }
-                        cmd
-                    })
-                    .await?;
-            }
+            What::Owner { words, .. } => abandon(connection, &self.names, words, buries).await?,
         }
         Ok(())
     }
+}
+
+/// Leaves nothing of an owner on the server, but a tombstone if an attempt of it may come late.
+pub(super) async fn abandon(
+    connection: &Connection,
+    names: &Names,
+    words: &Words,
+    buries: bool,
+) -> Result<(), Trouble> {
+    let tombstone = buries.then(|| names.tombstone(words.owner()));
+    connection
+        .run(&ABANDON, |script, by_code| {
+            let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
+            cmd.arg(&words.who).arg(words.entry());
+            if buries {
+                cmd.arg(TOMBSTONE_MS);
+            }
+            cmd
+        })
+        .await?;
+    Ok(())
 }
 
 /// Undoes what comes in, and ends the client when nothing can come any more.
