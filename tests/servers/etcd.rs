@@ -1,7 +1,8 @@
 //! An etcd of a test's own: one member, or a cluster.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     process::Command,
     sync::Mutex,
@@ -285,6 +286,12 @@ impl Etcd {
         self.etcdctl_at(n, arguments)
     }
 
+    /// The same; whether it succeeded.
+    pub fn try_etcdctl(&self, arguments: &[&str]) -> bool {
+        let output = self.etcdctl_command(0).args(arguments).output().unwrap();
+        output.status.success()
+    }
+
     /// Every key with this prefix, but the marks of owners that were undone.
     pub fn keys_left(&self, prefix: &str) -> Vec<String> {
         let keys = self.etcdctl(&["get", prefix, "--prefix", "--keys-only"]);
@@ -301,19 +308,16 @@ impl Etcd {
         leases.lines().skip(1).map(str::to_owned).collect()
     }
 
-    /// The value of a metric of a member, summed over its labels, or 0.
-    pub fn metric(&self, n: usize, name: &str) -> f64 {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(self.address(n)).unwrap();
+    /// The sum of the metrics of a member whose lines begin like this, such as
+    /// `name{label="value"`.
+    pub fn metric(&self, n: usize, beginning: &str) -> f64 {
+        let mut stream = TcpStream::connect(self.address(n)).unwrap();
         let request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text.lines()
-            .filter(|line| {
-                line.strip_prefix(name)
-                    .is_some_and(|rest| rest.starts_with([' ', '{']))
-            })
+            .filter(|line| line.starts_with(beginning))
             .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
             .sum()
     }
