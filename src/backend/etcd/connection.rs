@@ -1,6 +1,11 @@
 //! One connection to one member, from its opening to its end. The lock runtime drives it.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use etcd_client::{
     Client, ConnectOptions, DeleteOptions, Error, GetOptions, GetResponse, LeaseTimeToLiveResponse,
@@ -16,6 +21,8 @@ pub(super) struct Connection {
     /// For how long one answer is waited for.
     patience: Duration,
     ended: CancellationToken,
+    /// Somebody got no answer, and it has not been probed since.
+    doubtful: AtomicBool,
     doubt: Notify,
 }
 
@@ -33,6 +40,7 @@ impl Connection {
                 client: Client::connect([endpoint], Some(options)).await?,
                 patience,
                 ended: CancellationToken::new(),
+                doubtful: AtomicBool::new(false),
                 doubt: Notify::new(),
             };
             connection.probe(probe).await?;
@@ -45,6 +53,11 @@ impl Connection {
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
+    }
+
+    /// Whether it is as good as anybody knows.
+    pub(super) fn is_trusted(&self) -> bool {
+        !self.has_ended() && !self.doubtful.load(Ordering::Acquire)
     }
 
     pub(super) async fn ended(&self) {
@@ -77,6 +90,7 @@ impl Connection {
                 Err(trouble)
             }
             Err(_) => {
+                self.doubtful.store(true, Ordering::Release);
                 self.doubt.notify_one();
                 Err(Trouble::no_answer())
             }
@@ -106,8 +120,9 @@ impl Connection {
 
     /// Whether the member answers for a majority.
     pub(super) async fn probe(&self, key: &str) -> Result<(), Trouble> {
-        let looked = self.get(key, GetOptions::new().with_keys_only()).await;
-        looked.map(drop)
+        self.get(key, GetOptions::new().with_keys_only()).await?;
+        self.doubtful.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// A new lease: its number, and for how many seconds it is, which may be more.

@@ -65,10 +65,11 @@ impl Link {
         let mut limit = None;
         loop {
             let trouble = match &*changes.borrow_and_update() {
-                State::Up(connection) if !connection.has_ended() => return Ok(connection.clone()),
+                State::Up(connection) if connection.is_trusted() => return Ok(connection.clone()),
+                // Found out about at this moment.
                 State::Up(_) => {
                     limit.get_or_insert_with(|| Instant::now() + self.budget);
-                    Trouble::unavailable("the connection to etcd has ended")
+                    Trouble::no_answer()
                 }
                 State::Down { since, trouble } => {
                     limit = Some(*since + self.budget);
@@ -100,8 +101,13 @@ impl Link {
         // Not all processes to the same member.
         let mut member = fastrand::usize(..self.endpoints.len());
         let mut failed = 0;
+        let mut at_hand = None;
         loop {
-            let connection = match self.open(member).await {
+            let opened = match at_hand.take() {
+                Some(connection) => Ok(connection),
+                None => self.open(member).await,
+            };
+            let connection = match opened {
                 Ok(connection) => Arc::new(connection),
                 Err(trouble) => {
                     self.down(trouble);
@@ -118,23 +124,47 @@ impl Link {
             pause = FIRST_PAUSE;
             failed = 0;
             self.state.send_replace(State::Up(connection.clone()));
-            self.watch_over(&connection).await;
-            connection.end();
-            self.down(Trouble::unavailable("the connection to etcd has ended"));
             member += 1;
+            at_hand = self.watch_over(&connection, member).await;
+            connection.end();
+            if at_hand.is_none() {
+                self.down(Trouble::unavailable("the connection to etcd has ended"));
+            }
         }
     }
 
-    /// Returns when the connection has ended, or does not answer for a majority.
-    async fn watch_over(&self, connection: &Connection) {
+    /// Returns when the connection has ended, or does not answer for a majority while one to the
+    /// `next` member does: that one.
+    async fn watch_over(&self, connection: &Arc<Connection>, next: usize) -> Option<Connection> {
         loop {
-            tokio::select! {
-                () = connection.ended() => return,
-                () = connection.doubted() => {}
-                () = sleep(super::jittered(BEAT)) => {}
+            let doubted = tokio::select! {
+                () = connection.ended() => return None,
+                () = connection.doubted() => true,
+                () = sleep(super::jittered(BEAT)) => false,
+            };
+            let probe = connection.probe(&self.probe);
+            let another = async {
+                if !doubted {
+                    // A member that is merely busy answers soon.
+                    sleep(self.patience / 4).await;
+                }
+                self.open(next).await
+            };
+            tokio::pin!(probe, another);
+            let probed = tokio::select! {
+                biased;
+                probed = &mut probe => probed,
+                new = &mut another => match new {
+                    Ok(new) => return Some(new),
+                    Err(_) => probe.await,
+                },
+            };
+            if probed.is_err() {
+                return None;
             }
-            if connection.probe(&self.probe).await.is_err() {
-                return;
+            if doubted {
+                // Whoever waits for the verdict hears it.
+                self.state.send_replace(State::Up(connection.clone()));
             }
         }
     }

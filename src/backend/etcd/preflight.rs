@@ -39,7 +39,7 @@ pub(super) async fn check(link: &Link, prefix: &str) -> Result<Found, Trouble> {
         }
     }
     let Some(first) = connections.first() else {
-        return Err(refusal.unwrap_or_else(Trouble::no_answer));
+        return Err(refusal.map_or_else(Trouble::no_answer, Trouble::at_first));
     };
     let mut sound = true;
     for connection in &connections {

@@ -87,6 +87,20 @@ impl Trouble {
         Self::misconfigured("etcd answered in a form that is not known")
     }
 
+    /// Of the first connection, which may never be had: servers that want something else of TLS
+    /// just break off.
+    pub(super) fn at_first(self) -> Self {
+        if self.kind != BackendErrorKind::Unavailable || !self.elsewhere || self.answered {
+            return self;
+        }
+        Self {
+            context: "no connection to etcd can be had: is it there, and does it want TLS \
+                      (`etcds://`) or a client certificate?"
+                .into(),
+            ..self
+        }
+    }
+
     /// Whether the same may be answered otherwise later.
     pub(super) fn may_pass(&self) -> bool {
         self.kind == BackendErrorKind::Unavailable
