@@ -1,15 +1,17 @@
 //! The backends that this suite runs on.
 //!
-//! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with the
-//! feature, `redis::its_name`, with a real server. It takes an [`On`] and asks that for its
+//! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with their
+//! features, `etcd::its_name` and `redis::its_name`, with real servers. It takes an [`On`] and asks that for its
 //! backends. What stays on one backend says why, at the top of its module or on the test.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tower_lock::{
     LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend, backend::DynLockBackend,
 };
 
+#[cfg(feature = "etcd")]
+use crate::etcd_place::Place as EtcdPlace;
 #[cfg(feature = "redis")]
 use crate::redis_place::Place;
 use crate::support::until;
@@ -18,6 +20,8 @@ use crate::support::until;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum On {
     Memory,
+    #[cfg(feature = "etcd")]
+    Etcd,
     #[cfg(feature = "redis")]
     Redis,
 }
@@ -27,6 +31,8 @@ impl On {
     pub(crate) async fn backend(self) -> Backend {
         match self {
             Self::Memory => Backend::Memory(MemoryBackend::new()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd => Backend::Etcd(EtcdPlace::new().await),
             #[cfg(feature = "redis")]
             Self::Redis => Backend::Redis(Place::new().await),
         }
@@ -38,10 +44,34 @@ impl On {
         let backend = self.backend().await;
         let locks = match &backend {
             Backend::Memory(_) => backend.builder().renew_on_current_runtime().build(),
+            #[cfg(feature = "etcd")]
+            Backend::Etcd(_) => backend.manager(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => backend.manager(),
         };
         (backend, locks)
+    }
+
+    /// This ttl, or the shortest that it takes.
+    pub(crate) fn ttl(self, ttl: Duration) -> Duration {
+        match self {
+            Self::Memory => ttl,
+            #[cfg(feature = "etcd")]
+            Self::Etcd => ttl.max(Duration::from_secs(1)),
+            #[cfg(feature = "redis")]
+            Self::Redis => ttl,
+        }
+    }
+
+    /// Whether it has `Batched`, whose tokens are reserved with the grant.
+    pub(crate) fn batches(self) -> bool {
+        match self {
+            Self::Memory => true,
+            #[cfg(feature = "etcd")]
+            Self::Etcd => false,
+            #[cfg(feature = "redis")]
+            Self::Redis => true,
+        }
     }
 
     /// Whether the backend is in this process: then all is done when a call returns.
@@ -54,6 +84,8 @@ impl On {
 #[derive(Clone)]
 pub(crate) enum Backend {
     Memory(MemoryBackend),
+    #[cfg(feature = "etcd")]
+    Etcd(EtcdPlace),
     #[cfg(feature = "redis")]
     Redis(Place),
 }
@@ -62,6 +94,8 @@ impl Backend {
     pub(crate) fn builder(&self) -> LockManagerBuilder {
         match self {
             Self::Memory(backend) => LockManager::builder(backend.clone()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => LockManager::builder(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => LockManager::builder(place.backend().clone()),
         }
@@ -76,6 +110,8 @@ impl Backend {
     pub(crate) fn erased(&self) -> Arc<dyn DynLockBackend> {
         match self {
             Self::Memory(backend) => Arc::new(backend.clone()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => Arc::new(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Arc::new(place.backend().clone()),
         }
@@ -85,6 +121,8 @@ impl Backend {
     pub(crate) async fn elsewhere(&self) -> Self {
         match self {
             Self::Memory(_) => self.clone(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => Self::Etcd(place.elsewhere().await),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Self::Redis(place.elsewhere().await),
         }
@@ -94,6 +132,8 @@ impl Backend {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Memory(backend) => backend.len(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => place.locks().len(),
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.locks().len(),
         }
@@ -109,6 +149,8 @@ impl Backend {
     pub(crate) fn freed(&self) -> impl Future<Output = ()> + '_ {
         match self {
             Self::Memory(backend) => assert!(backend.is_empty(), "{backend:?}"),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => {}
             #[cfg(feature = "redis")]
             Self::Redis(_) => {}
         }
@@ -120,6 +162,8 @@ impl Backend {
     pub(crate) async fn take_away(&self, key: &LockKey) -> bool {
         match self {
             Self::Memory(backend) => backend.lose(key, Loss::ForceReleased),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => place.take_away(key).await,
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.take_away(key).await,
         }
@@ -137,10 +181,16 @@ impl fmt::Debug for Backend {
 /// `name(paused)`: memory under a paused clock. A real server needs the real one.
 /// `name(threads)`: on several threads.
 /// `name(blocking)`: no runtime, and the function is not async.
+/// `name(batched)`: not where tokens cannot be reserved.
 macro_rules! on_each_backend {
     ($($test:ident $(($kind:ident))?),* $(,)?) => {
         mod memory {
             $($crate::backends::on_each_backend!(@one Memory $test $($kind)?);)*
+        }
+
+        #[cfg(feature = "etcd")]
+        mod etcd {
+            $($crate::backends::on_each_backend!(@one Etcd $test $($kind)?);)*
         }
 
         #[cfg(feature = "redis")]
@@ -161,6 +211,10 @@ macro_rules! on_each_backend {
         }
     };
     (@one $on:ident $test:ident paused) => {
+        $crate::backends::on_each_backend!(@one $on $test);
+    };
+    (@one Etcd $test:ident batched) => {};
+    (@one $on:ident $test:ident batched) => {
         $crate::backends::on_each_backend!(@one $on $test);
     };
     (@one $on:ident $test:ident threads) => {

@@ -20,13 +20,19 @@ use crate::{
 on_each_backend!(
     sixty_waiters_in_their_order,
     newcomers_starve_nobody,
-    a_batch_is_one_grant_of_the_backend,
-    batches_of_two_processes,
+    a_batch_is_one_grant_of_the_backend(batched),
+    batches_of_two_processes(batched),
     storms_of_leaving_callers(threads),
 );
 
 fn batched(n: u32) -> Fairness {
     Fairness::Batched(NonZeroU32::new(n).unwrap())
+}
+
+/// Those of them that the backend has.
+fn had_by(on: On, fairness: &[Fairness]) -> impl Iterator<Item = Fairness> {
+    let fairness = fairness.iter().copied();
+    fairness.filter(move |fairness| on.batches() || !matches!(fairness, Fairness::Batched(_)))
 }
 
 /// In which order the requests ran, by their number and token.
@@ -86,12 +92,13 @@ async fn until_at_backend(locks: &LockManager, n: u64) {
 /// order in one process; every grant has a greater token.
 async fn sixty_waiters_in_their_order(on: On) {
     const WAITERS: usize = 60;
-    for fairness in [
+    let fairness = [
         Fairness::BestAvailable,
         Fairness::Fifo,
         batched(7),
         batched(1),
-    ] {
+    ];
+    for fairness in had_by(on, &fairness) {
         let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
@@ -121,7 +128,7 @@ async fn sixty_waiters_in_their_order(on: On) {
 /// Constant newcomers starve nobody: a waiter is served after those before it, however many come
 /// after it.
 async fn newcomers_starve_nobody(on: On) {
-    for fairness in [Fairness::Fifo, batched(5)] {
+    for fairness in had_by(on, &[Fairness::Fifo, batched(5)]) {
         let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
@@ -238,7 +245,7 @@ async fn batches_of_two_processes(on: On) {
 /// Storms of callers that leave at any moment, on several threads: whoever stays is served, and
 /// nothing is left, neither in the queues of the process nor in the backend.
 async fn storms_of_leaving_callers(on: On) {
-    for fairness in [Fairness::Fifo, batched(3)] {
+    for fairness in had_by(on, &[Fairness::Fifo, batched(3)]) {
         let backend = on.backend().await;
         let locks = backend.manager();
         let gate = Gate::shut();

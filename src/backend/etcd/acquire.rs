@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -40,12 +40,17 @@ pub(super) async fn acquire(
     };
     // What another acquire of this owner left is known when its put is answered.
     attempt.waiter.settled().await;
+    let mut known = false;
     loop {
-        let turn = match attempt.waiter.stand() {
-            Ok(None) => attempt.put(None).await?,
-            Ok(Some(stand)) => attempt.look(stand).await?,
-            Err(old) => attempt.put(Some(old)).await?,
+        let turn = attempt.turn();
+        let turn = match request.wait {
+            // Something is known of the key.
+            WaitBound::Until(deadline) if known => timeout_at(deadline, turn)
+                .await
+                .map_err(|_| BackendError::new(BackendErrorKind::WaitTimedOut, ""))??,
+            _ => turn.await?,
         };
+        known = true;
         let contended = attempt.at_once.unwrap_or(BackendErrorKind::Contended);
         match turn {
             Turn::Granted(lease) => return Ok(lease),
@@ -174,6 +179,14 @@ impl<'a> Attempt<'a> {
         let ticks = shared.link.patience.as_millis() as u32 / 100 + TICKS;
         if self.waiter.asks(ticks) {
             shared.room.expect(&self.waiter);
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Turn, Trouble> {
+        match self.waiter.stand() {
+            Ok(None) => self.put(None).await,
+            Ok(Some(stand)) => self.look(stand).await,
+            Err(old) => self.put(Some(old)).await,
         }
     }
 
@@ -359,6 +372,15 @@ async fn put(
         waiter: waiter.clone(),
         stand: None,
     };
+    let line = wish.queues.then(|| shared.room.line_up(wish.names.id()));
+    let _turn = match &line {
+        Some(line) => Some(line.turn.lock().await),
+        // Nobody stands behind a try.
+        None => None,
+    };
+    if !waiter.is_wanted() {
+        return Err(Trouble::replaced());
+    }
     let started = Instant::now();
     loop {
         if let Some(revision) = old.take() {

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
+use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse};
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{client::Shared, connection::Connection, gate::Gate, lease::Inner, waiter::Waiter};
@@ -116,6 +116,15 @@ struct Watch {
     targets: Vec<(u64, Target)>,
 }
 
+/// What there is to be told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fact {
+    Written,
+    Deleted,
+    /// Nothing will be told of it any more.
+    Unknown,
+}
+
 /// What is watched, whether a stream is open or not.
 #[derive(Default)]
 struct Watches {
@@ -173,6 +182,12 @@ impl Watches {
             from: watch.from,
         });
         creates.collect()
+    }
+
+    fn targets(&self, id: i64) -> Vec<Target> {
+        let watch = self.by_id.get(&id).and_then(|node| self.by_node.get(node));
+        let targets = watch.into_iter().flat_map(|watch| &watch.targets);
+        targets.map(|(_, target)| target.clone()).collect()
     }
 
     fn end(&mut self, id: i64) -> Vec<(u64, Target)> {
@@ -271,8 +286,7 @@ async fn send_request(
         Request::Create { id, node, from } => {
             let options = WatchOptions::new()
                 .with_watch_id(id)
-                .with_start_revision(from)
-                .with_filters([WatchFilterType::NoPut]);
+                .with_start_revision(from);
             requests.watch(&*node, Some(options)).await
         }
         Request::Cancel { id } => requests.cancel(id).await,
@@ -294,41 +308,58 @@ fn heard(
         }
         // Compacted, or by our own wish, and then nobody is there to be told.
         for (_, target) in watches.end(id) {
-            tell(shared, target);
+            tell(shared, target, Fact::Unknown);
         }
         return true;
     }
-    let gone = |event: &etcd_client::Event| event.event_type() == EventType::Delete;
-    if id != RESIDENT && answer.events().iter().any(gone) {
+    if id == RESIDENT {
+        return true;
+    }
+    for event in answer.events() {
+        if event.event_type() == EventType::Put {
+            for target in watches.targets(id) {
+                tell(shared, target, Fact::Written);
+            }
+            continue;
+        }
         for (_, target) in watches.end(id) {
-            tell(shared, target);
+            tell(shared, target, Fact::Deleted);
         }
         let _ = send.send(Request::Cancel { id });
     }
     true
 }
 
-fn tell(shared: &Arc<Shared>, target: Target) {
+fn tell(shared: &Arc<Shared>, target: Target, fact: Fact) {
     match target {
         Target::Waiter(waiter) => {
-            if let Some(waiter) = waiter.upgrade() {
+            if fact != Fact::Written
+                && let Some(waiter) = waiter.upgrade()
+            {
                 shared.room.tell(&waiter);
             }
         }
         Target::Gate(gate) => {
-            if let Some(gate) = gate.upgrade() {
+            if fact != Fact::Written
+                && let Some(gate) = gate.upgrade()
+            {
                 gate.open();
             }
         }
         Target::Holder(inner) => {
-            if let Some(inner) = inner.upgrade()
-                && inner.is_held()
-            {
-                shared.spawn({
-                    let shared = shared.clone();
-                    async move { inner.look(&shared).await }
-                });
+            let Some(inner) = inner.upgrade() else { return };
+            if fact == Fact::Written {
+                return inner.was_taken();
             }
+            shared.spawn({
+                let shared = shared.clone();
+                async move {
+                    match fact {
+                        Fact::Deleted => inner.was_deleted(&shared).await,
+                        _ => inner.look(&shared).await,
+                    }
+                }
+            });
         }
     }
 }

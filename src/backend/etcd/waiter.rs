@@ -30,6 +30,8 @@ struct Told {
     /// To show that it lives.
     show: bool,
     replaced: bool,
+    /// Its caller has left.
+    left: bool,
     /// A put is under way, whoever waits for it.
     putting: bool,
     /// Another acquire of the same owner, in whose place it came, and whose put was under way.
@@ -260,6 +262,12 @@ impl Waiter {
         lock(&self.told).older = Some(older);
     }
 
+    /// Whether anybody is there to have what it asks for.
+    pub(super) fn is_wanted(&self) -> bool {
+        let told = lock(&self.told);
+        !told.left && !told.replaced
+    }
+
     pub(super) fn is_replaced(&self) -> bool {
         lock(&self.told).replaced
     }
@@ -272,6 +280,7 @@ impl Waiter {
     pub(super) fn leaves(&self) -> bool {
         let mut told = lock(&self.told);
         told.ticks = None;
+        told.left = true;
         told.putting || told.tainted || told.stand.is_some() || told.older.is_some()
     }
 
