@@ -297,6 +297,8 @@ impl<'a> Attempt<'a> {
             && !self.watching.as_ref().is_some_and(|w| w.is_of(&node))
         {
             let target = Target::Waiter(Arc::downgrade(&self.waiter));
+            // The one before goes first.
+            self.watching = None;
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
         let now = Instant::now();
@@ -314,6 +316,7 @@ impl<'a> Attempt<'a> {
                         self.watching = None;
                         return Ok(());
                     }
+                    News::Check => return Ok(()),
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },

@@ -24,8 +24,8 @@ const MOST: i64 = 1000;
 const MOST_LEASES: usize = 16;
 
 /// How long holders have to hear of a forced release before the key goes to the next: a lock is
-/// watched when it has been held for a moment.
-const NOTICE: Duration = MOMENT.saturating_add(Duration::from_millis(50));
+/// watched when it has been held for a moment, and what happened by then is told within 100 ms.
+const NOTICE: Duration = MOMENT.saturating_add(Duration::from_millis(200));
 
 /// The nodes of a lock in their order, and how many there are.
 async fn queue(shared: &Shared, names: &Names) -> Result<(Vec<KeyValue>, u64), Trouble> {

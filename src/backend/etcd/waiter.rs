@@ -25,8 +25,10 @@ pub(super) struct Waiter {
 /// What it was told, and where it stands.
 #[derive(Default)]
 struct Told {
-    /// To look again.
+    /// To look again: what it waited for is gone.
     look: bool,
+    /// To look again: what it waits for may have gone before it was watched.
+    check: bool,
     /// To show that it lives.
     show: bool,
     replaced: bool,
@@ -67,8 +69,10 @@ pub(super) struct Traces {
 /// Why a waiter was woken.
 #[derive(Debug)]
 pub(super) enum News {
-    /// It has to look again.
+    /// It has to look again, and what it watched is gone.
     Look,
+    /// It has to look again.
+    Check,
     /// Somebody wants to know whether it is polled. It is.
     Show,
     /// Another acquire of the same owner has taken its place.
@@ -106,6 +110,12 @@ impl Waiter {
         drop(told);
         self.woken.notify_one();
         unlisted
+    }
+
+    /// It has to look again, if it is polled.
+    pub(super) fn check(&self) {
+        lock(&self.told).check = true;
+        self.woken.notify_one();
     }
 
     /// It has to show within so many ticks that it lives; returns as [`look`](Self::look).
@@ -311,7 +321,11 @@ impl Waiter {
                 }
                 if std::mem::take(&mut told.look) {
                     told.show = false;
+                    told.check = false;
                     return News::Look;
+                }
+                if std::mem::take(&mut told.check) {
+                    return News::Check;
                 }
                 if std::mem::take(&mut told.show) {
                     told.ticks = None;
