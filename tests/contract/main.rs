@@ -2,9 +2,11 @@
 //! that are broken in one way each.
 
 mod broken;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "etcd", feature = "redis"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 

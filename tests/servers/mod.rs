@@ -15,6 +15,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod etcd;
 pub mod foreign;
 pub mod process;
 pub mod proxy;
@@ -24,6 +25,6 @@ pub mod scratch;
 pub mod shared;
 
 pub use self::{
-    certificates::Certificates, foreign::ForeignClient, process::Process, proxy::TcpProxy,
-    redis::RedisServer, resp::Reply,
+    certificates::Certificates, etcd::Etcd, foreign::ForeignClient, process::Process,
+    proxy::TcpProxy, redis::RedisServer, resp::Reply,
 };
