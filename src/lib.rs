@@ -22,6 +22,9 @@ mod web;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use self::backend::redis::RedisBackend;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use self::backend::zookeeper::ZooKeeperBackend;
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
 #[doc(inline)]
@@ -60,6 +63,8 @@ const _: () = {
     send_sync_unpin::<MemoryBackend>();
     #[cfg(feature = "redis")]
     send_sync_unpin::<RedisBackend>();
+    #[cfg(feature = "zookeeper")]
+    send_sync_unpin::<ZooKeeperBackend>();
 };
 
 /// Runs the README's quick start.

@@ -4,9 +4,11 @@
 mod broken;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::{
     future::Future,

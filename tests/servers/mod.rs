@@ -16,14 +16,21 @@
 
 pub mod certificates;
 pub mod foreign;
+pub mod jute;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
 pub mod scratch;
 pub mod shared;
+pub mod zookeeper;
 
 pub use self::{
-    certificates::Certificates, foreign::ForeignClient, process::Process, proxy::TcpProxy,
-    redis::RedisServer, resp::Reply,
+    certificates::Certificates,
+    foreign::ForeignClient,
+    process::Process,
+    proxy::TcpProxy,
+    redis::RedisServer,
+    resp::Reply,
+    zookeeper::{Ensemble, ZooKeeperServer},
 };
