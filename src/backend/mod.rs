@@ -13,6 +13,8 @@ pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod request;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::{fmt, future::Future, time::Duration};
 
