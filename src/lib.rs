@@ -19,6 +19,9 @@ mod runtime;
 mod sync;
 mod web;
 
+#[cfg(feature = "etcd")]
+#[doc(inline)]
+pub use self::backend::etcd::EtcdBackend;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use self::backend::redis::RedisBackend;
@@ -61,6 +64,8 @@ const _: () = {
     send_sync_unpin::<AcquireError>();
     send_sync_unpin::<BackendError>();
     send_sync_unpin::<MemoryBackend>();
+    #[cfg(feature = "etcd")]
+    send_sync_unpin::<EtcdBackend>();
     #[cfg(feature = "redis")]
     send_sync_unpin::<RedisBackend>();
     #[cfg(feature = "zookeeper")]

@@ -5,11 +5,11 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use tokio::{
     sync::Barrier,
-    time::{Instant, advance},
+    time::{Instant, advance, sleep},
 };
 use tower_lock::{
-    AcquireErrorKind, Fairness, LockKey, LockManager, LockPolicy, Loss, MemoryBackend, Mode,
-    OnLost, Wait,
+    AcquireErrorKind, Fairness, LockGuard, LockKey, LockManager, LockPolicy, Loss, MemoryBackend,
+    Mode, OnLost, Wait,
 };
 
 fn paused(backend: &MemoryBackend) -> LockManager {
@@ -45,6 +45,30 @@ async fn a_job_keeps_its_lock_far_beyond_the_ttl() {
     guard.release().await.unwrap();
     assert!(backend.is_empty());
     assert!(locks.inspect().held.is_empty());
+}
+
+/// Renewals that are nearly due go along with the first, so that a backend may send them together.
+#[tokio::test(start_paused = true)]
+async fn locks_of_the_same_age_are_renewed_together() {
+    let locks = paused(&MemoryBackend::new());
+    let policy = LockPolicy::new().with_ttl(Duration::from_secs(30));
+    let mut guards = Vec::new();
+    for number in 0..10 {
+        let key = LockKey::new("order", number);
+        guards.push(locks.acquire(key, &policy).await.unwrap());
+    }
+    let begun = Instant::now();
+    let renewed = || {
+        let left = |guard: &LockGuard| guard.remaining() + begun.elapsed();
+        let renewed = guards.iter().map(left);
+        renewed.filter(|end| *end > Duration::from_secs(35)).count()
+    };
+    while renewed() == 0 {
+        sleep(Duration::from_millis(100)).await;
+    }
+    // Each after a third of its ttl, give or take a tenth of that.
+    assert!(begun.elapsed() < Duration::from_secs(12));
+    assert_eq!(renewed(), guards.len());
 }
 
 #[tokio::test(start_paused = true)]

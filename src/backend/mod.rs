@@ -7,6 +7,8 @@
 
 mod capabilities;
 mod erased;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

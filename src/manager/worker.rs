@@ -31,6 +31,10 @@ use crate::{
 /// How often to look whether the machine was suspended, while anything is held.
 const SUSPEND_CHECK: Duration = Duration::from_secs(1);
 
+/// Renewals that are due within this part of their ttl go along with one that is due now: a
+/// backend may send them together.
+const EARLY: u32 = 15;
+
 /// What is left to the reaper. The token keeps shutdown waiting for it.
 #[derive(Debug)]
 pub(super) struct Reap {
@@ -195,7 +199,9 @@ impl Shared {
         let then = self.nanos(now);
         let mut lost = Vec::new();
         let mut renewals = Vec::new();
-        let (mut renew_at, mut lose_at) = (u64::MAX, u64::MAX);
+        let mut soon = Vec::new();
+        let early = |now: u64, hold: &Hold| now.saturating_add(clock::nanos(hold.ttl() / EARLY));
+        let (mut renew_at, mut soon_at, mut lose_at) = (u64::MAX, u64::MAX, u64::MAX);
         let mut least_ttl = Duration::MAX;
         let mut scan = |hold: &Arc<Hold>| {
             if hold.lease.dyn_lost().get().is_some() {
@@ -210,7 +216,12 @@ impl Shared {
                 renewals.push(hold.clone());
             }
             let due = hold.due(suspended);
-            renew_at = renew_at.min(due.renew_at);
+            if due.renew_at <= early(then, hold) {
+                soon.push(hold.clone());
+                soon_at = soon_at.min(due.renew_at);
+            } else {
+                renew_at = renew_at.min(due.renew_at);
+            }
             lose_at = lose_at.min(due.lose_at);
             least_ttl = least_ttl.min(hold.ttl());
         };
@@ -220,6 +231,12 @@ impl Shared {
                 Some(loss) => self.lose(&hold, loss),
                 None => hold.leave_batch(),
             });
+        }
+        if renewals.is_empty() {
+            renew_at = renew_at.min(soon_at);
+        } else {
+            soon.retain(|hold| hold.claim_renewal(early(then, hold)));
+            renewals.append(&mut soon);
         }
         for hold in renewals {
             self.runtime.spawn(renew(hold));

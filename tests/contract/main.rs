@@ -2,9 +2,11 @@
 //! that are broken in one way each.
 
 mod broken;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 #[cfg(feature = "zookeeper")]

@@ -99,7 +99,7 @@ async fn sixty_waiters_in_their_order(on: On) {
         gate.until_inside(1).await;
         for number in 1..=WAITERS {
             tasks.push(start(&app, numbered(number)));
-            until_queued(on, &locks, fairness, number).await;
+            until_waiting(&locks, number).await;
         }
         gate.let_out(WAITERS + 1);
         for task in tasks {

@@ -17,8 +17,7 @@ use crate::{
     },
 };
 
-/// A million would take minutes without optimisation, and every key is treated alike.
-const KEYS: u32 = 200_000;
+const KEYS: u32 = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_many_keys_but_the_counters() {

@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use tower_lock::{
-    BackendErrorKind, Lease as _, LockBackend as _, Loss, RedisBackend, lease::drift_margin,
+    BackendErrorKind, Lease as _, LockBackend as _, Loss, RedisBackend,
+    backend::{AcquireRequest, WaitBound},
+    lease::drift_margin,
 };
 
 use crate::{
     servers::RedisServer,
     support::{
-        LONG, SLACK, connect, connect_with, hold, key, patient, served, timed, try_it, until,
+        LONG, SLACK, connect, connect_with, hold, key, name, patient, served, timed, try_it, until,
         until_nothing_is_left, wait, wait_with, waiters,
     },
 };
@@ -241,6 +243,39 @@ async fn what_a_paused_server_executes_late_is_undone() {
         until_nothing_is_left(&server, TIMEOUT * 2 + SLACK).await;
         hold(&backend, &key(1)).await.release().await.unwrap();
     }
+}
+
+/// Also while its next question has no answer, and what that one asked for is undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_ends_at_its_deadline_while_the_server_is_silent() {
+    const WAIT: Duration = Duration::from_millis(400);
+    const PAUSE: Duration = Duration::from_millis(1500);
+    let server = RedisServer::start();
+    let backend = connect_with(&server.url(), PAUSE * 2).await;
+    let held = hold(&backend, &key(1)).await;
+    let deadline = tokio::time::Instant::now() + WAIT;
+    let request = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Until(deadline));
+    let waiting = tokio::spawn(async move { backend.acquire(&request).await });
+    until("it waits", async || waiters(&server, &key(1)) == 1).await;
+
+    let inbox = server.command(&["PUBSUB", "CHANNELS"]).texts().remove(0);
+    let mut operator = server.client();
+    for command in [
+        &["MULTI"][..],
+        &["PUBLISH", &inbox, &format!("x {}", name(&key(1)))],
+        &["CLIENT", "PAUSE", &PAUSE.as_millis().to_string(), "ALL"],
+        &["EXEC"],
+    ] {
+        operator.call(command).unwrap();
+    }
+    let (result, late) = timed(waiting).await;
+    assert_eq!(
+        result.unwrap().unwrap_err().kind(),
+        BackendErrorKind::WaitTimedOut
+    );
+    assert!(late < WAIT + SLACK, "{late:?}");
+    held.release().await.unwrap();
+    until_nothing_is_left(&server, PAUSE + SLACK).await;
 }
 
 /// The lease is counted from before the request, however late the answer.

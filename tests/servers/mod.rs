@@ -15,6 +15,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod etcd;
 pub mod foreign;
 pub mod jute;
 pub mod process;
@@ -27,6 +28,7 @@ pub mod zookeeper;
 
 pub use self::{
     certificates::Certificates,
+    etcd::Etcd,
     foreign::ForeignClient,
     process::Process,
     proxy::TcpProxy,

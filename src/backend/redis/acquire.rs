@@ -2,34 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Value;
-use tokio::{
-    task::yield_now,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    answer,
+    attempt::{Attempt, Begun, Step},
     client::Client,
-    connection::Connection,
-    lease::{Grant, Inner, RedisLease},
-    names::{Names, Words},
-    room::{Asker, Known, Outlook, jittered},
-    scripts::{CONFIRM, STEP},
+    lease::{Inner, RedisLease},
+    room::{Outlook, jittered},
     trouble::Trouble,
-    undo::Undo,
-    waiter::{Asked, News, Waiter},
+    waiter::News,
 };
 use crate::{
-    backend::{AcquireRequest, Mode, WaitBound},
+    backend::{AcquireRequest, WaitBound},
     error::{BackendError, BackendErrorKind},
-    lease::{FencingToken, Lease as _, Loss},
+    lease::Lease as _,
 };
 
 /// A waiter asks again after this time, whatever it has heard.
 const CEILING: Duration = Duration::from_secs(5);
-/// The longest lease, so that no sum of times overflows.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) async fn acquire(
     client: &Arc<Client>,
@@ -54,79 +44,56 @@ pub(super) async fn acquire(
             }
         };
     }
-    let mut outlook = match attempt.ask_patiently(true).await? {
+    let outlook = match attempt.ask_patiently(true).await? {
         Step::Granted(lease) => return Ok(lease),
         Step::Wait(outlook) => outlook,
     };
-    let mut told = Instant::now();
-    loop {
-        attempt.queue(outlook);
-        let now = Instant::now();
-        let mut next = now + jittered(CEILING);
-        if let WaitBound::Until(deadline) = request.wait {
-            if deadline <= now {
-                let remaining = outlook.remaining().map(|r| r.saturating_sub(now - told));
-                return Err(
-                    BackendError::new(BackendErrorKind::WaitTimedOut, "").with_remaining(remaining)
-                );
-            }
-            next = next.min(deadline);
-        }
-        let waiter = attempt.waiter.clone();
-        tokio::select! {
-            biased;
-            news = waiter.news() => match news {
-                News::Offer(token) => {
-                    if let Some(lease) = attempt.confirm(&token).await {
-                        return Ok(lease);
-                    }
-                }
-                News::Ask => {}
-                News::Replaced => return Err(Trouble::replaced().into()),
-            },
-            () = sleep_until(next) => {
-                if let WaitBound::Until(deadline) = request.wait
-                    && deadline <= Instant::now()
-                {
-                    continue;
-                }
-            }
-        }
-        match attempt.ask_patiently(true).await? {
-            Step::Granted(lease) => return Ok(lease),
-            Step::Wait(now) => outlook = now,
-        }
-        told = Instant::now();
+    let mut told = Told {
+        outlook,
+        at: Instant::now(),
+    };
+    let granted = until_granted(&mut attempt, &mut told);
+    match request.wait {
+        WaitBound::Until(deadline) => timeout_at(deadline, granted).await.unwrap_or_else(|_| {
+            let remaining = told.outlook.remaining();
+            let remaining = remaining.map(|r| r.saturating_sub(told.at.elapsed()));
+            Err(BackendError::new(BackendErrorKind::WaitTimedOut, "").with_remaining(remaining))
+        }),
+        WaitBound::Fail | WaitBound::Forever => granted.await,
     }
 }
 
-enum Step {
-    Granted(RedisLease),
-    Wait(Outlook),
+/// What the server said last.
+struct Told {
+    outlook: Outlook,
+    at: Instant,
 }
 
-enum Begun<'a> {
-    Attempt(Attempt<'a>),
-    Holds(Arc<Inner>),
-}
-
-/// One acquire. Dropped without a lease, it is undone: whatever became of what it asked.
-struct Attempt<'a> {
-    client: &'a Arc<Client>,
-    request: &'a AcquireRequest,
-    names: Arc<Names>,
-    asker: Asker,
-    words: Option<Words>,
-    ttl: Duration,
-    waiter: Arc<Waiter>,
-    ticket: String,
-    queued: bool,
-    /// Over which it asked last.
-    connection: Option<Arc<Connection>>,
-    /// Whether that is not answered.
-    open: bool,
-    /// An ask may still come late, over a connection that could not be ended.
-    tainted: bool,
+/// Cancel safe, as the attempt undoes what is left of it.
+async fn until_granted(
+    attempt: &mut Attempt<'_>,
+    told: &mut Told,
+) -> Result<RedisLease, BackendError> {
+    loop {
+        attempt.queue(told.outlook);
+        let waiter = attempt.waiter.clone();
+        match timeout(jittered(CEILING), waiter.news()).await {
+            Ok(News::Offer(token)) => {
+                if let Some(lease) = attempt.confirm(&token).await {
+                    return Ok(lease);
+                }
+            }
+            Ok(News::Ask) | Err(_) => {}
+            Ok(News::Replaced) => return Err(Trouble::replaced().into()),
+        }
+        match attempt.ask_patiently(true).await? {
+            Step::Granted(lease) => return Ok(lease),
+            Step::Wait(outlook) => {
+                let at = Instant::now();
+                *told = Told { outlook, at };
+            }
+        }
+    }
 }
 
 /// For an owner that holds: the same lease, if the server agrees.
@@ -139,266 +106,5 @@ async fn again(inner: Arc<Inner>) -> Result<RedisLease, BackendError> {
             "this owner has lost its lease",
         )),
         Err(error) => Err(error),
-    }
-}
-
-impl<'a> Attempt<'a> {
-    async fn begin(
-        client: &'a Arc<Client>,
-        request: &'a AcquireRequest,
-    ) -> Result<Begun<'a>, Trouble> {
-        let shared = &client.shared;
-        let names = Arc::new(Names::new(&shared.prefix, &request.key));
-        let asker = Asker::new(request.owner, names.lock.clone());
-        let waiter = Arc::default();
-        let before = match shared.room.enter(&asker, &waiter) {
-            Known::Waits(before) => before,
-            Known::Holds(inner) => return Ok(Begun::Holds(inner)),
-            // The undo of what this owner had would undo what it gets now.
-            _ => match timeout(shared.timeout, enter_later(client, &asker, &waiter)).await {
-                Ok(Known::Holds(inner)) => return Ok(Begun::Holds(inner)),
-                Ok(Known::Waits(before)) => before,
-                _ => {
-                    return Err(Trouble::unavailable(
-                        "what this owner asked for before is not undone yet",
-                    ));
-                }
-            },
-        };
-        // The server counts milliseconds; rounded up, so that it never ends before we do.
-        let ttl = request.ttl.clamp(Duration::from_millis(1), LONGEST);
-        let ms = ttl.as_nanos().div_ceil(1_000_000) as u64;
-        Ok(Begun::Attempt(Self {
-            client,
-            request,
-            words: Some(Words::new(request, &shared.inbox, ms)),
-            names,
-            asker,
-            ttl,
-            waiter,
-            ticket: String::new(),
-            queued: false,
-            open: before.is_some(),
-            tainted: before.as_ref().is_some_and(|before| before.tainted),
-            connection: before.map(|before| before.over),
-        }))
-    }
-
-    /// Asks, and once more if the connection broke meanwhile: by the owner token that is harmless,
-    /// as long as nothing older can still arrive.
-    async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
-        let started = Instant::now();
-        loop {
-            // Where there is none, the link has waited for as long as it should.
-            let connection = self.connection().await?;
-            match self.ask(connection, queues).await {
-                Err(trouble)
-                    if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
-                result => return result,
-            }
-        }
-    }
-
-    /// Behind what is not answered yet, while that can be; else that has to be ended.
-    async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
-        match &self.connection {
-            Some(before) if self.open && !before.has_ended() => Ok(before.clone()),
-            _ => self.client.connection().await,
-        }
-    }
-
-    async fn ask(&mut self, connection: Arc<Connection>, queues: bool) -> Result<Step, Trouble> {
-        self.settle_before(&connection).await?;
-        self.begins_to_ask(&connection)?;
-        let Some(words) = &self.words else {
-            return Err(Trouble::strange());
-        };
-        let tombstone = self.tainted_or_doubtful(&connection, words);
-        let sent = Instant::now();
-        let answer = connection
-            .run(&STEP, |script, by_code| {
-                let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
-                cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
-                cmd.arg(match (words.unfair, queues) {
-                    (false, true) => "fq",
-                    (false, false) => "f-",
-                    (true, true) => "uq",
-                    (true, false) => "u-",
-                });
-                if words.tokens > 1 || !self.ticket.is_empty() {
-                    cmd.arg(words.tokens);
-                }
-                if !self.ticket.is_empty() {
-                    cmd.arg(&self.ticket);
-                }
-                cmd
-            })
-            .await?;
-        self.open = false;
-        let answer = match &answer {
-            Value::Array(items) => items.as_slice(),
-            token => {
-                let token = answer::int(token)?;
-                return Ok(Step::Granted(self.granted(token, sent)?));
-            }
-        };
-        match answer {
-            [Value::Int(0), ms, ticket, foreign, head] => {
-                self.ticket = answer::string(ticket)?.to_owned();
-                Ok(Step::Wait(Outlook {
-                    ms: answer::int(ms)?,
-                    foreign: answer::int(foreign)? == 1,
-                    head_is_here: answer::int(head)? == 1,
-                }))
-            }
-            [Value::Int(-1)] => Err(Trouble::undone("this owner was undone")),
-            _ => Err(Trouble::strange()),
-        }
-    }
-
-    fn begins_to_ask(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
-        let asked = Asked {
-            over: connection.clone(),
-            tainted: self.tainted,
-        };
-        if !self.waiter.asks(asked) {
-            return Err(Trouble::replaced());
-        }
-        self.connection = Some(connection.clone());
-        self.open = true;
-        Ok(())
-    }
-
-    /// What was asked over another connection and not answered must not run after this.
-    async fn settle_before(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
-        if self.open
-            && let Some(before) = &self.connection
-            && !Arc::ptr_eq(before, connection)
-            && !before.retire(connection).await?
-        {
-            self.tainted = true;
-        }
-        Ok(())
-    }
-
-    /// Where connections cannot be ended, every ask looks for a tombstone.
-    fn tainted_or_doubtful(&self, connection: &Connection, words: &Words) -> Option<String> {
-        let looks = self.tainted || !connection.can_be_ended();
-        looks.then(|| self.names.tombstone(words.owner()))
-    }
-
-    /// Takes an offer: `None` if it has lapsed, or nobody knows.
-    async fn confirm(&mut self, token: &str) -> Option<RedisLease> {
-        let token: i64 = token.parse().ok()?;
-        if self.request.mode == Mode::Shared {
-            // Asking again confirms.
-            return None;
-        }
-        let connection = self.connection().await.ok()?;
-        self.settle_before(&connection).await.ok()?;
-        self.begins_to_ask(&connection).ok()?;
-        let words = self.words.as_ref()?;
-        let value = words.value(u64::try_from(token).ok()?);
-        let sent = Instant::now();
-        let keys = [&*self.names.lock, &*self.names.queue];
-        let answer = connection
-            .run(&CONFIRM, |script, by_code| {
-                let mut cmd = script.call(by_code, &keys);
-                cmd.arg(&value)
-                    .arg(words.ttl)
-                    .arg(format!("!{}", words.entry()));
-                cmd
-            })
-            .await
-            .ok()?;
-        self.open = false;
-        match answer {
-            Value::Int(1) => self.granted(token, sent).ok(),
-            _ => None,
-        }
-    }
-
-    fn granted(&mut self, token: i64, sent: Instant) -> Result<RedisLease, Trouble> {
-        let token = u64::try_from(token)
-            .ok()
-            .and_then(FencingToken::new)
-            .ok_or_else(Trouble::strange)?;
-        let (Some(connection), Some(words)) = (self.connection.clone(), self.words.take()) else {
-            return Err(Trouble::strange());
-        };
-        self.unqueue();
-        let inner = Arc::new(Inner::new(
-            self.client.clone(),
-            Grant {
-                names: self.names.clone(),
-                words,
-                mode: self.request.mode,
-                asker: self.asker.clone(),
-                token,
-                ttl: self.ttl,
-                sent,
-                connection,
-                tainted: self.tainted,
-            },
-        ));
-        let room = &self.client.shared.room;
-        if let Err(is_replaced) = room.holds(&self.asker, &self.waiter, &inner) {
-            if is_replaced {
-                // A newer acquire of this owner gets the same grant; this one must not free it.
-                inner.disown();
-            }
-            return Err(Trouble::replaced());
-        }
-        if self.waiter.was_revoked(token.get()) {
-            inner.lose(Loss::ForceReleased);
-        }
-        Ok(RedisLease { inner })
-    }
-
-    fn queue(&mut self, outlook: Outlook) {
-        let newcomer = (!self.queued).then_some(&self.waiter);
-        let room = &self.client.shared.room;
-        room.queue(&self.names, newcomer, outlook);
-        self.queued = true;
-    }
-
-    fn unqueue(&mut self) {
-        if std::mem::take(&mut self.queued) {
-            self.client.shared.room.unqueue(&self.names, &self.waiter);
-        }
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        self.unqueue();
-        let Some(words) = self.words.take() else {
-            // It ended with a lease.
-            return;
-        };
-        let room = &self.client.shared.room;
-        let asked = self.connection.take();
-        if room.leave(&self.asker, &self.waiter, asked.is_some())
-            && let Some(connection) = asked
-        {
-            self.client.undo(Undo::owner(
-                connection,
-                self.names.clone(),
-                self.asker.clone(),
-                words,
-                self.tainted,
-            ));
-        }
-    }
-}
-
-/// Enters an owner when what it had is undone.
-async fn enter_later(client: &Client, asker: &Asker, waiter: &Arc<Waiter>) -> Known {
-    loop {
-        match client.shared.room.enter(asker, waiter) {
-            Known::Leaves(left) => left.cancelled().await,
-            Known::Drops => yield_now().await,
-            known => return known,
-        }
     }
 }

@@ -134,7 +134,8 @@ impl RedisBuilder {
         });
         match task.await {
             Ok(Ok(client)) => {
-                client.shared.settle().await?;
+                // Without it the first requests take longer, no more.
+                let _ = client.shared.settled().await;
                 Ok(RedisBackend { client })
             }
             Ok(Err(trouble)) => Err(trouble.into()),

@@ -1,22 +1,16 @@
 //! What one process has of a server: its connections, and the tasks that live with them.
 
-use std::{
-    fmt,
-    sync::{Arc, RwLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::PushInfo;
-use tokio::{
-    runtime::{Handle, Id},
-    sync::mpsc,
-};
+use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     connection::Connection,
     inbox,
     link::Link,
+    near::Nears,
     patrol,
     renewals::{self, Renewal},
     room::Room,
@@ -44,10 +38,8 @@ pub(super) struct Shared {
     /// The connection of the lock runtime: renewals, undo, looks.
     pub(super) lock_link: Link,
     pub(super) inbox_link: Link,
-    lock_runtime: Handle,
-    /// A connection for each runtime that acquires: an answer that crosses threads takes twice as
-    /// long. They carry nothing that has to go on while that runtime is blocked.
-    near: RwLock<Vec<(Id, Arc<Link>)>>,
+    pub(super) lock_runtime: Handle,
+    pub(super) nears: Nears,
     closed: CancellationToken,
 }
 
@@ -69,7 +61,7 @@ impl Client {
             lock_link: Link::new(timeout),
             inbox_link: Link::new(timeout),
             lock_runtime: lock_runtime.clone(),
-            near: RwLock::default(),
+            nears: Nears::default(),
             closed: CancellationToken::new(),
         });
         let (undos, undo_queue) = mpsc::unbounded_channel();
@@ -96,15 +88,6 @@ impl Client {
         })
     }
 
-    /// The connection to ask over from here: that of this runtime, or the lock runtime's while
-    /// there is none.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
-        if let Some(near) = self.shared.near() {
-            return Ok(near);
-        }
-        self.shared.lock_link.connection().await
-    }
-
     /// Hands over what has to be undone, from anywhere: it neither waits nor fails.
     pub(super) fn undo(&self, undo: Undo) {
         // The other end outlives every sender.
@@ -125,7 +108,7 @@ impl Shared {
     }
 
     /// Spawns what ends with the client.
-    fn spawn_on(
+    pub(super) fn spawn_on(
         self: &Arc<Self>,
         runtime: &Handle,
         task: impl Future<Output = ()> + Send + 'static,
@@ -139,74 +122,6 @@ impl Shared {
     /// Ends all tasks and connections.
     pub(super) fn close(&self) {
         self.closed.cancel();
-    }
-
-    fn near(self: &Arc<Self>) -> Option<Arc<Connection>> {
-        let runtime = Handle::try_current().ok()?;
-        let id = runtime.id();
-        if id == self.lock_runtime.id() {
-            return None;
-        }
-        {
-            let near = self.near.read().unwrap_or_else(|e| e.into_inner());
-            if let Some((_, link)) = near.iter().find(|(known, _)| *known == id) {
-                return link.ready();
-            }
-        }
-        self.settle_on(&runtime, id);
-        None
-    }
-
-    /// Connects from this runtime too, so that the first requests need not cross threads.
-    pub(super) async fn settle(self: &Arc<Self>) -> Result<(), Trouble> {
-        if self.near().is_some() {
-            return Ok(());
-        }
-        let Ok(here) = Handle::try_current().map(|runtime| runtime.id()) else {
-            return Ok(());
-        };
-        let link = {
-            let near = self.near.read().unwrap_or_else(|e| e.into_inner());
-            near.iter()
-                .find(|(id, _)| *id == here)
-                .map(|(_, link)| link.clone())
-        };
-        match link {
-            Some(link) => link.connection().await.map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// Begins to connect from this runtime too, until the runtime ends.
-    fn settle_on(self: &Arc<Self>, runtime: &Handle, id: Id) {
-        let mut near = self.near.write().unwrap_or_else(|e| e.into_inner());
-        if near.iter().any(|(known, _)| *known == id) {
-            return;
-        }
-        let link = Arc::new(Link::new(self.timeout));
-        near.push((id, link.clone()));
-        drop(near);
-        let settled = Settled {
-            shared: self.clone(),
-            id,
-        };
-        self.spawn_on(runtime, async move {
-            let shared = &settled.shared;
-            link.supervise(|| shared.open(|_| {}), || async {}).await;
-        });
-    }
-}
-
-/// A runtime that has a connection; dropped with it.
-struct Settled {
-    shared: Arc<Shared>,
-    id: Id,
-}
-
-impl Drop for Settled {
-    fn drop(&mut self) {
-        let mut near = self.shared.near.write().unwrap_or_else(|e| e.into_inner());
-        near.retain(|(id, _)| *id != self.id);
     }
 }
 

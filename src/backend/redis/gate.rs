@@ -86,7 +86,7 @@ pub(super) async fn wait_free(
     let shared = &client.shared;
     let names = Arc::new(Names::new(&shared.prefix, key));
     if wait == WaitBound::Fail {
-        let connection = client.connection().await?;
+        let connection = client.shared.connection().await?;
         return match ask(&connection, &names, "").await? {
             None => Ok(()),
             Some(outlook) => Err(BackendError::new(BackendErrorKind::Contended, "")
@@ -112,7 +112,7 @@ pub(super) async fn wait_free(
         tokio::pin!(opened);
         // Registered here and at the server before the answer is looked at.
         opened.as_mut().enable();
-        let connection = client.connection().await?;
+        let connection = client.shared.connection().await?;
         caller.asked = Some(connection.clone());
         let outlook = match ask(&connection, &caller.names, &gate.entry).await {
             Ok(None) => return Ok(()),

@@ -101,7 +101,7 @@ impl Inner {
     }
 
     async fn release(&self) -> Result<(), Trouble> {
-        let connection = self.client.connection().await?;
+        let connection = self.client.shared.connection().await?;
         if self.mode == Mode::Shared || self.tainted {
             return undo::abandon(&connection, &self.names, &self.words, self.tainted).await;
         }

@@ -22,7 +22,21 @@ pub(super) struct Link {
 #[derive(Clone, Debug)]
 enum State {
     Up(Arc<Connection>),
-    Down { since: Instant, trouble: Trouble },
+    /// There is one, to be used in a moment.
+    Opening {
+        since: Instant,
+    },
+    Down {
+        since: Instant,
+        trouble: Trouble,
+    },
+}
+
+/// How a link stands right now.
+pub(super) enum Standing {
+    Up(Arc<Connection>),
+    Opening,
+    Down,
 }
 
 impl Link {
@@ -34,11 +48,19 @@ impl Link {
         Self { state, patience }
     }
 
+    pub(super) fn standing(&self) -> Standing {
+        match &*self.state.borrow() {
+            State::Up(connection) if !connection.has_ended() => Standing::Up(connection.clone()),
+            State::Opening { .. } => Standing::Opening,
+            State::Up(_) | State::Down { .. } => Standing::Down,
+        }
+    }
+
     /// The connection, if there is one right now.
     pub(super) fn ready(&self) -> Option<Arc<Connection>> {
-        match &*self.state.borrow() {
-            State::Up(connection) if !connection.has_ended() => Some(connection.clone()),
-            _ => None,
+        match self.standing() {
+            Standing::Up(connection) => Some(connection),
+            Standing::Opening | Standing::Down => None,
         }
     }
 
@@ -46,20 +68,20 @@ impl Link {
     /// timeout.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
         let mut changes = self.state.subscribe();
-        let mut limit = None;
+        let from_now = Instant::now() + self.patience;
         loop {
-            let trouble = match &*changes.borrow_and_update() {
+            let (limit, trouble) = match &*changes.borrow_and_update() {
                 State::Up(connection) if !connection.has_ended() => return Ok(connection.clone()),
-                State::Up(_) => {
-                    limit.get_or_insert_with(|| Instant::now() + self.patience);
-                    Trouble::unavailable("the connection to Redis has ended")
-                }
-                State::Down { since, trouble } => {
-                    limit = Some(*since + self.patience);
-                    trouble.clone()
-                }
+                State::Up(_) => (
+                    from_now,
+                    Trouble::unavailable("the connection to Redis has ended"),
+                ),
+                State::Opening { .. } => (
+                    from_now,
+                    Trouble::unavailable("the connection to Redis is not ready yet"),
+                ),
+                State::Down { since, trouble } => (*since + self.patience, trouble.clone()),
             };
-            let limit = limit.unwrap_or_else(Instant::now);
             match timeout_at(limit, changes.changed()).await {
                 Ok(Ok(())) => {}
                 _ => return Err(trouble),
@@ -71,7 +93,9 @@ impl Link {
     pub(super) fn is_given_up(&self) -> bool {
         match &*self.state.borrow() {
             State::Up(_) => false,
-            State::Down { since, .. } => since.elapsed() >= self.patience,
+            State::Opening { since } | State::Down { since, .. } => {
+                since.elapsed() >= self.patience
+            }
         }
     }
 
@@ -112,6 +136,7 @@ impl Link {
             }
             // With this it is closed on our side too.
             drop(before.take());
+            self.opening();
             opened().await;
             pause = FIRST_PAUSE;
             self.state.send_replace(State::Up(connection.clone()));
@@ -126,10 +151,18 @@ impl Link {
     fn down(&self, trouble: Trouble) {
         self.state.send_modify(|state| {
             let since = match state {
-                State::Down { since, .. } => *since,
+                State::Opening { since } | State::Down { since, .. } => *since,
                 State::Up(_) => Instant::now(),
             };
             *state = State::Down { since, trouble };
+        });
+    }
+
+    fn opening(&self) {
+        self.state.send_modify(|state| {
+            if let State::Down { since, .. } = state {
+                *state = State::Opening { since: *since };
+            }
         });
     }
 }

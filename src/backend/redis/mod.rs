@@ -4,6 +4,7 @@
 
 mod acquire;
 mod answer;
+mod attempt;
 mod builder;
 mod client;
 mod connection;
@@ -12,6 +13,7 @@ mod inbox;
 mod lease;
 mod link;
 mod names;
+mod near;
 mod operate;
 mod patrol;
 mod preflight;

@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, Trouble> {
     let names = Names::new(&client.shared.prefix, key);
-    let connection = client.connection().await?;
+    let connection = client.shared.connection().await?;
     let answer = connection
         .run(&INSPECT, |script, by_code| {
             script.call_lock(by_code, &names, None)
@@ -45,7 +45,7 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
 
 pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool, Trouble> {
     let names = Names::new(&client.shared.prefix, key);
-    let connection = client.connection().await?;
+    let connection = client.shared.connection().await?;
     let answer = connection
         .run(&FORCE_RELEASE, |script, by_code| {
             script.call_lock(by_code, &names, None)

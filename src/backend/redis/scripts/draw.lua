@@ -2,9 +2,11 @@ local call = redis.call
 -- Reserves n tokens of the counter F above all before, and returns the first.
 local function draw(F, n)
   local time = call('TIME')
+  local us = time[2]
+  if #us < 6 then us = string.sub('00000' .. us, -6) end
   -- Sixteen digits until the year 2286, so texts compare as numbers do, at half the price. Lua's
   -- own conversion of such numbers would round them.
-  local first = time[1] .. string.format('%06d', time[2])
+  local first = time[1] .. us
   local last = n > 1 and string.format('%.0f', first + n - 1) or first
   local before = call('SET', F, last, 'EX', '86400', 'GET')
   if before and before >= first then
