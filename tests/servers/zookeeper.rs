@@ -341,6 +341,10 @@ impl Ensemble {
         }
         let server = |this: usize| {
             let mut config = "standaloneEnabled=false\n".to_owned();
+            if has_links {
+                // A follower that is cut off serves reads for so long: 10 s.
+                config += "syncLimit=50\n";
+            }
             for (other, &own) in ports.iter().enumerate() {
                 let [quorum, election] = match links.get(&(this, other)) {
                     Some(proxies) => [0, 1].map(|n| proxies[n].address().port()),
@@ -393,11 +397,13 @@ impl Ensemble {
         }
     }
 
-    /// Mends all ways. What was cut is opened anew.
-    pub fn mend(&self) {
-        for proxy in self.links.values().flatten() {
-            proxy.reset();
-            proxy.heal();
+    /// Mends what was cut: it is opened anew.
+    pub fn mend(&self, one: usize, other: usize) {
+        for way in [(one, other), (other, one)] {
+            for proxy in &self.links[&way] {
+                proxy.reset();
+                proxy.heal();
+            }
         }
     }
 }

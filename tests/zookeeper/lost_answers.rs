@@ -96,7 +96,7 @@ async fn a_create_that_comes_late_makes_no_second_node() {
         .await
         .unwrap();
     proxy.strand();
-    // Found dead after a third of the session timeout.
+    // Found dead after a fifth of the session timeout.
     let lease = backend_served(&backend).await;
     let node = server.session().children(&path(&key(1)));
     assert_eq!(node.len(), 1);

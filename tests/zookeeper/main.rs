@@ -4,6 +4,11 @@
 mod servers;
 
 mod child;
+mod ensemble;
+mod foreign_clients;
+mod leftovers;
 mod lost_answers;
+mod refusals;
 mod sessions;
 mod support;
+mod waiting;

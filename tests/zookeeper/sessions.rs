@@ -11,8 +11,8 @@ use crate::{
     child::Child,
     servers::{TcpProxy, ZooKeeperServer, zookeeper::TICK},
     support::{
-        LONG, SESSION, SLACK, begin, connect, connect_with, hold, key, path, patient, served,
-        standing, timed, try_it, until, until_it_works, until_nothing_is_left, url, wait,
+        SESSION, SLACK, begin, connect, connect_with, hold, key, path, patient, served, standing,
+        timed, try_it, until, until_it_works, until_nothing_is_left, url, wait,
     },
 };
 
@@ -36,15 +36,12 @@ async fn a_session_that_ends_loses_its_locks_first_and_the_next_one_serves() {
     let other = connect(&server).await;
     let leases = [hold(&cut_off, &key(1)).await, hold(&cut_off, &key(2)).await];
     let waiting = wait(&server, &other, &key(1)).await;
-    let in_vain = wait(&server, &cut_off, &key(3)).await;
-    // That one was free, so it is held.
-    let third = in_vain.await.unwrap().unwrap();
-    let queued = {
-        let lease = hold(&other, &key(4)).await;
-        let queued = wait(&server, &cut_off, &key(4)).await;
-        (lease, queued)
-    };
+    let third = hold(&cut_off, &key(3)).await;
+    let fourth = hold(&other, &key(4)).await;
+    let queued = wait(&server, &cut_off, &key(4)).await;
 
+    // As long as a session is young, it is valid from its creation on.
+    tokio::time::sleep(SESSION).await;
     let begun = Instant::now();
     proxy.black_hole();
     for lease in leases.iter().chain([&third]) {
@@ -60,7 +57,7 @@ async fn a_session_that_ends_loses_its_locks_first_and_the_next_one_serves() {
     assert!(lost < taken && taken < SESSION + 2 * TICK + SLACK);
     assert!(next.fencing_token() > leases[0].fencing_token());
     // Those who wait are told, and so are those who come.
-    let refused = timeout(SESSION, queued.1).await.unwrap().unwrap();
+    let refused = timeout(SESSION, queued).await.unwrap().unwrap();
     assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
     let (refused, took) = timed(try_it(&cut_off, &key(5))).await;
     assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
@@ -79,7 +76,7 @@ async fn a_session_that_ends_loses_its_locks_first_and_the_next_one_serves() {
     next.renew().await.unwrap();
     next.release().await.unwrap();
     hold(&cut_off, &key(2)).await.release().await.unwrap();
-    drop((third, queued.0));
+    drop((third, fourth));
     until_nothing_is_left(&server, Duration::from_secs(10)).await;
 }
 
@@ -252,6 +249,5 @@ async fn a_session_node_that_is_deleted_is_made_anew() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(lease.lost().get(), None);
     lease.renew().await.unwrap();
-    let _ = LONG;
     lease.release().await.unwrap();
 }

@@ -24,7 +24,7 @@
 //! write.
 //!
 //! Heartbeats are sent every T / 6, so that the newest a is little older than g: a lease is valid
-//! for T / 2 to 2 T / 3 at any time, and a connection that is found dead (after T / 3) and opened
+//! for T / 2 to 2 T / 3 at any time, and a connection that is found dead (after T / 5) and opened
 //! again elsewhere costs no lock.
 
 use std::{collections::VecDeque, time::Duration};

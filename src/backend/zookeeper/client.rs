@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::Config,
-    place::Place,
     room::{Entered, Room},
     seek,
     session::Session,
@@ -102,10 +101,6 @@ impl Shared {
     /// Resolves when nobody is left who could ask.
     pub(super) async fn closing(&self) {
         self.closing.cancelled().await;
-    }
-
-    pub(super) fn parent(&self, place: &Place) -> String {
-        self.config.parent(&place.key)
     }
 }
 

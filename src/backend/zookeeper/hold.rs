@@ -8,7 +8,8 @@ use zookeeper_client as zk;
 use super::{
     client::jittered,
     place::Offer,
-    seek::{OFFER, Stand, Stop},
+    seek::OFFER,
+    stand::{Stand, Stop},
     trouble::Trouble,
 };
 use crate::{clock, lease::Loss};

@@ -16,6 +16,7 @@ mod queue;
 mod room;
 mod seek;
 mod session;
+mod stand;
 mod sweep;
 mod trouble;
 mod url;

@@ -1,15 +1,15 @@
 //! One owner's place for one key, shared by the acquires that wait for it and the task that stands
 //! there for them.
 //!
-//! The task ([`seek`](super::seek), [`hold`](super::hold)) runs on the lock runtime and is the only one
+//! The task ([`seek`](super::seek), [`hold`](super::hold), [`stand`](super::stand)) runs on the lock runtime and is the only one
 //! that creates or deletes the place's node. It sees every request through, whatever becomes of
 //! those that wait. So an acquire may be dropped at any moment, and no undo is overtaken by what it
 //! undoes.
 //!
 //! Invariants:
 //!
-//! - A place ends in `Over`, when nothing of it is left on the servers or its session has ended,
-//!   and is in the room until then. Whoever asks for the same owner meanwhile waits for that.
+//! - A place is over when nothing of it is left on the servers or its session has ended, and is in
+//!   the room until then. Whoever asks for the same owner meanwhile waits for that.
 //! - A grant is taken by an acquire that polls, or it is withdrawn: the lease is made when it is
 //!   taken, so one that exists has an owner.
 
@@ -44,6 +44,8 @@ pub(super) struct Place {
 
 struct State {
     phase: Phase,
+    /// Nothing is left of it. What became of it can still be seen.
+    over: bool,
     /// How many acquires wait here.
     callers: usize,
     /// Others come first.
@@ -62,7 +64,6 @@ enum Phase {
     Refused(Trouble),
     /// Taken back from acquires that did not take it.
     Withdrawn,
-    Over,
 }
 
 /// What a lease is made of.
@@ -111,6 +112,7 @@ impl Place {
             patient,
             state: Mutex::new(State {
                 phase: Phase::Seeks,
+                over: false,
                 callers: 1,
                 waits: false,
                 probed: None,
@@ -132,7 +134,7 @@ impl Place {
                 Joined::Waits
             }
             Phase::Held(inner) => inner.upgrade().map_or(Joined::Leaves, Joined::Holds),
-            Phase::Refused(_) | Phase::Withdrawn | Phase::Over => Joined::Leaves,
+            Phase::Refused(_) | Phase::Withdrawn => Joined::Leaves,
         }
     }
 
@@ -145,7 +147,7 @@ impl Place {
             Phase::Seeks if waits => Seen::Waits,
             Phase::Seeks => Seen::Nothing,
             phase @ Phase::Granted(_) => {
-                let Phase::Granted(grant) = std::mem::replace(phase, Phase::Over) else {
+                let Phase::Granted(grant) = std::mem::replace(phase, Phase::Withdrawn) else {
                     return Seen::Leaves;
                 };
                 let inner = Arc::new(Inner::new(client.clone(), self.clone(), grant));
@@ -161,7 +163,7 @@ impl Place {
                 inner.map_or(Seen::Leaves, Seen::Held)
             }
             Phase::Refused(trouble) => Seen::Refused(trouble.clone()),
-            Phase::Withdrawn | Phase::Over => Seen::Leaves,
+            Phase::Withdrawn => Seen::Leaves,
         }
     }
 
@@ -171,7 +173,7 @@ impl Place {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(lock(&self.state).phase, Phase::Over)
+        lock(&self.state).over
     }
 
     /// Resolves when it is over.
@@ -209,7 +211,7 @@ impl Place {
     pub(super) fn release(&self) -> Option<oneshot::Receiver<Result<(), Trouble>>> {
         let (sender, receiver) = oneshot::channel();
         let mut state = lock(&self.state);
-        if matches!(state.phase, Phase::Over) {
+        if state.over {
             return None;
         }
         state.let_go = true;
@@ -326,7 +328,7 @@ impl Place {
 
     /// The end. The room has forgotten it, and nothing is left to release.
     pub(super) fn end(&self) {
-        lock(&self.state).phase = Phase::Over;
+        lock(&self.state).over = true;
         self.changed.notify_waiters();
         self.released(&Ok(()));
     }

@@ -31,6 +31,8 @@ struct Line {
     places: HashMap<OwnerToken, Arc<Place>>,
     /// Whether its node was there when last heard of.
     known: bool,
+    /// Whether it may be there, for all that was asked of the servers.
+    touched: bool,
     /// Whether it was this process that made it.
     made: bool,
     idle_since: Option<Instant>,
@@ -75,7 +77,7 @@ impl Room {
         if !line.places.is_empty() {
             return;
         }
-        if line.known {
+        if line.touched {
             line.idle_since = Some(Instant::now());
         } else {
             lines.remove(&place.key);
@@ -97,11 +99,27 @@ impl Room {
         lock(&self.lines).get(key).is_some_and(|line| line.known)
     }
 
-    /// The key's node is there, or not; `made` says that it was made here.
-    pub(super) fn learn(&self, key: &LockKey, known: bool, made: bool) {
+    /// The key's node is there, or not.
+    pub(super) fn learn(&self, key: &LockKey, known: bool) {
         if let Some(line) = lock(&self.lines).get_mut(key) {
             line.known = known;
-            line.made = known && (made || line.made);
+            line.touched |= known;
+        }
+    }
+
+    /// The key's node is about to be made here.
+    pub(super) fn makes(&self, key: &LockKey) {
+        if let Some(line) = lock(&self.lines).get_mut(key) {
+            line.touched = true;
+            line.made = true;
+        }
+    }
+
+    /// The key's node was not made here: somebody was first.
+    pub(super) fn found(&self, key: &LockKey) {
+        if let Some(line) = lock(&self.lines).get_mut(key) {
+            line.known = true;
+            line.made = false;
         }
     }
 
@@ -134,6 +152,16 @@ impl Room {
             None => true,
         });
         (due, next)
+    }
+
+    /// What was taken out could not be looked after.
+    pub(super) fn put_back(&self, key: LockKey, made: bool) {
+        lock(&self.lines).entry(key).or_insert_with(|| Line {
+            touched: true,
+            made,
+            idle_since: Some(Instant::now()),
+            ..Line::default()
+        });
     }
 
     /// Resolves when nobody holds, asks or leaves.

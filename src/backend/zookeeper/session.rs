@@ -58,8 +58,9 @@ impl Session {
         let created = Stamp::now();
         let mut connector = zk::Client::connector()
             .with_session_timeout(config.session_timeout)
-            // A third, for another server to be found before the locks are lost.
-            .with_connection_timeout(config.session_timeout / 3);
+            // The library may try the server that hangs once more before another: found dead twice,
+            // it must not cost the locks, which live for half a session timeout at least.
+            .with_connection_timeout(config.session_timeout / 5);
         if let Some(user) = &config.digest {
             connector = connector.with_auth("digest", user.as_bytes());
         }

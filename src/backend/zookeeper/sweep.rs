@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, sleep_until, timeout};
 use zookeeper_client as zk;
 
-use super::{client::Shared, layout::NodeLayout, session::Session};
+use super::{client::Shared, layout::NodeLayout, session::Session, trouble::Trouble};
 use crate::key::LockKey;
 
 /// How many deletions are under way at a time.
@@ -20,11 +20,11 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) async fn walk(shared: Arc<Shared>) {
     loop {
         let (due, next) = shared.room.take_idle(false);
-        // Without a session the servers see to it.
-        if !due.is_empty()
-            && let Ok(session) = shared.session().await
-        {
-            delete(&shared, &session, due).await;
+        if !due.is_empty() {
+            match shared.session().await {
+                Ok(session) => delete(&shared, &session, due).await,
+                Err(_) => put_back(&shared, due),
+            }
         }
         let until = async {
             match next {
@@ -41,36 +41,63 @@ pub(super) async fn walk(shared: Arc<Shared>) {
     }
 }
 
+/// For later.
+fn put_back(shared: &Shared, keys: impl IntoIterator<Item = (LockKey, bool)>) {
+    for (key, made) in keys {
+        shared.room.put_back(key, made);
+    }
+    shared.room.idle.notify_one();
+}
+
 /// Deletes all that nobody of this process uses.
 pub(super) async fn all(shared: &Shared, session: &Session) {
     let (due, _) = shared.room.take_idle(true);
     delete(shared, session, due).await;
 }
 
-async fn delete(shared: &Shared, session: &Session, keys: Vec<(LockKey, bool)>) {
-    let Ok(client) = session.client() else {
-        return;
-    };
-    let kazoo = shared.config.layout == NodeLayout::Kazoo;
+async fn delete(shared: &Shared, session: &Session, mut keys: Vec<(LockKey, bool)>) {
+    if shared.config.layout == NodeLayout::Kazoo {
+        // kazoo's locks do not make it again: what they have made is kept for them.
+        keys.retain(|(_, made)| *made);
+    }
+    let mut keys = keys.into_iter();
+    while keys.len() > 0 {
+        let chunk: Vec<_> = keys.by_ref().take(AT_ONCE).collect();
+        if delete_some(shared, session, &chunk).await.is_err() {
+            return put_back(shared, chunk.into_iter().chain(keys));
+        }
+    }
+}
+
+/// Fails where nobody knows.
+async fn delete_some(
+    shared: &Shared,
+    session: &Session,
+    keys: &[(LockKey, bool)],
+) -> Result<(), Trouble> {
+    let client = session.client()?;
     let paths: Vec<_> = keys
         .iter()
-        // kazoo's locks do not make it again: what it has made is kept for it.
-        .filter(|(_, made)| *made || !kazoo)
         .map(|(key, _)| shared.config.parent(key))
         .collect();
-    for paths in paths.chunks(AT_ONCE) {
-        // Each is sent when its future is made.
-        let deletions: Vec<_> = paths.iter().map(|path| client.delete(path, None)).collect();
-        let all = async {
-            for deletion in deletions {
-                if let Err(zk::Error::NoAuth) = deletion.await {
+    // Each is sent when its future is made.
+    let deletions: Vec<_> = paths.iter().map(|path| client.delete(path, None)).collect();
+    let all = async {
+        for deletion in deletions {
+            match deletion.await {
+                Ok(()) | Err(zk::Error::NoNode | zk::Error::NotEmpty) => {}
+                Err(error) => {
+                    let trouble = Trouble::from(error);
+                    if !trouble.answered {
+                        return Err(trouble);
+                    }
                     tracing::debug!(target: "tower_lock", "ZooKeeper refused to delete an idle node");
                 }
             }
-        };
-        if timeout(shared.config.timeout, all).await.is_err() {
-            // The servers see to the rest.
-            return;
         }
-    }
+        Ok(())
+    };
+    timeout(shared.config.timeout, all)
+        .await
+        .unwrap_or_else(|_| Err(Trouble::no_answer()))
 }
