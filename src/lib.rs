@@ -25,6 +25,9 @@ pub use self::backend::etcd::EtcdBackend;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use self::backend::redis::RedisBackend;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use self::backend::zookeeper::ZooKeeperBackend;
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
 #[doc(inline)]
@@ -65,6 +68,8 @@ const _: () = {
     send_sync_unpin::<EtcdBackend>();
     #[cfg(feature = "redis")]
     send_sync_unpin::<RedisBackend>();
+    #[cfg(feature = "zookeeper")]
+    send_sync_unpin::<ZooKeeperBackend>();
 };
 
 /// Runs the README's quick start.

@@ -28,7 +28,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3000")]
     pub(crate) listen: SocketAddr,
     /// Who decides which request holds an order: `memory:` in this process; `redis://HOST:PORT`,
-    /// `rediss://..` or `unix:///PATH` among all instances on that server
+    /// `rediss://..` or `unix:///PATH` among all instances on that server; `etcd://HOST,HOST,HOST`
+    /// or `etcds://..` on that cluster, with the feature etcd
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) backend: String,
     /// The SQLite file of the orders, which several instances may share [default: a temporary one]

@@ -6,9 +6,11 @@ mod broken;
 mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::{
     future::Future,

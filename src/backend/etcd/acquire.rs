@@ -9,15 +9,17 @@ use tokio::{
 
 use super::{
     client::{Client, Shared},
-    hub::{Target, Watching},
+    hub::Watching,
     lease::{EtcdLease, Grant, Inner},
     names::{self, Names},
-    nodes::{self, Blocker, Look, Put, Wish},
+    nodes::{Blocker, Look, Put, Wish},
+    put,
     room::{Asker, Known},
-    session::{LONGEST, Session, Sessions},
+    session::{LONGEST, Sessions},
     trouble::Trouble,
     undo::Undo,
-    waiter::{News, Stand, TICKS, Waiter},
+    waiter::{News, Stand, Waiter},
+    watches::Target,
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
@@ -40,29 +42,24 @@ pub(super) async fn acquire(
     };
     // What another acquire of this owner left is known when its put is answered.
     attempt.waiter.settled().await;
-    let mut known = false;
-    loop {
-        let turn = attempt.turn();
-        let turn = match request.wait {
-            // Something is known of the key.
-            WaitBound::Until(deadline) if known => timeout_at(deadline, turn)
-                .await
-                .map_err(|_| BackendError::new(BackendErrorKind::WaitTimedOut, ""))??,
-            _ => turn.await?,
-        };
-        known = true;
-        let contended = attempt.at_once.unwrap_or(BackendErrorKind::Contended);
-        match turn {
-            Turn::Granted(lease) => return Ok(lease),
-            Turn::Again => {}
-            Turn::Contended => return Err(BackendError::new(contended, "")),
-            Turn::Waits(_) if attempt.at_once.is_some() => {
-                return Err(BackendError::new(contended, ""));
+    if let Some(contended) = attempt.at_once {
+        return loop {
+            match attempt.turn().await? {
+                Turn::Granted(lease) => return Ok(lease),
+                Turn::Again => {}
+                Turn::Contended | Turn::Waits(_) => break Err(BackendError::new(contended, "")),
+                Turn::Unsure(trouble) => break Err(trouble.into()),
             }
-            Turn::Unsure(trouble) if attempt.at_once.is_some() => return Err(trouble.into()),
-            Turn::Waits(blocker) => attempt.rest(Some(blocker)).await?,
-            Turn::Unsure(_) => attempt.rest(None).await?,
-        }
+        };
+    }
+    // The first answer may take as long as that of a try.
+    let first = attempt.turn().await?;
+    let granted = attempt.until_granted(first);
+    match request.wait {
+        WaitBound::Until(deadline) => timeout_at(deadline, granted)
+            .await
+            .unwrap_or_else(|_| Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""))),
+        WaitBound::Fail | WaitBound::Forever => granted.await,
     }
 }
 
@@ -87,7 +84,6 @@ struct Attempt<'a> {
     wish: Wish,
     asker: Asker,
     ttl: Duration,
-    wait: WaitBound,
     /// The answer to a held key, where that is not waited for.
     at_once: Option<BackendErrorKind>,
     waiter: Arc<Waiter>,
@@ -116,7 +112,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
         let names = Arc::new(Names::new(&shared.prefix, &request.key));
-        let asker = Asker::new(request.owner, names.id());
+        let asker = Asker::new(request.owner, request.mode, names.id());
         let node = names.node(&request.owner, request.mode);
         let waiter = Arc::new(Waiter::new(names.clone(), node.clone()));
         let older = match shared.room.enter(&asker, &waiter) {
@@ -154,14 +150,13 @@ impl<'a> Attempt<'a> {
                 names,
                 mode: request.mode,
                 node,
-                mark: names::mark(&shared.prefix, asker.owner()),
+                mark: names::mark(&shared.prefix, &request.owner, &request.key),
                 // For operators.
                 value: format!("{mode}, ttl {} ms", ttl.as_millis()),
                 queues: at_once.is_none(),
             },
             asker,
             ttl,
-            wait: request.wait,
             at_once,
             waiter,
             watching: None,
@@ -173,12 +168,10 @@ impl<'a> Attempt<'a> {
         &self.client.shared
     }
 
-    /// Nobody may be waiting for its next step, and it is before others by then.
+    /// Nobody may be there to take the answer, and it is before others by then.
     fn expect_life(&self) {
-        let shared = self.shared();
-        let ticks = shared.link.patience.as_millis() as u32 / 100 + TICKS;
-        if self.waiter.asks(ticks) {
-            shared.room.expect(&self.waiter);
+        if self.waiter.asks() {
+            self.shared().room.expect(&self.waiter);
         }
     }
 
@@ -190,6 +183,22 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Cancel safe, as the attempt undoes what is left of it.
+    async fn until_granted(&mut self, first: Turn) -> Result<EtcdLease, BackendError> {
+        let mut turn = first;
+        loop {
+            match turn {
+                Turn::Granted(lease) => return Ok(lease),
+                Turn::Again => {}
+                Turn::Waits(blocker) => self.rest(Some(blocker)).await?,
+                Turn::Unsure(_) => self.rest(None).await?,
+                // Only told to those who do not wait.
+                Turn::Contended => return Err(Trouble::strange().into()),
+            }
+            turn = self.turn().await?;
+        }
+    }
+
     /// Puts a node, in place of an `old` one that counts no more.
     async fn put(&mut self, old: Option<i64>) -> Result<Turn, Trouble> {
         let shared = self.shared();
@@ -198,7 +207,7 @@ impl<'a> Attempt<'a> {
             return Err(Trouble::replaced());
         }
         // It goes on to its answer when this future does not.
-        let put = shared.see_through(put(
+        let put = shared.see_through(put::put(
             shared.clone(),
             self.wish.clone(),
             session.clone(),
@@ -227,10 +236,20 @@ impl<'a> Attempt<'a> {
         self.expect_life();
         let shared = self.shared();
         let sent = Instant::now();
-        let answer = match shared.txn(self.wish.look(stand.revision)).await {
-            Ok(answer) => answer,
-            Err(trouble) if trouble.may_pass() => return Ok(Turn::Unsure(trouble)),
-            Err(trouble) => return Err(trouble),
+        // Seen through: whether its caller is polled shows when there is an answer to be taken.
+        let asked = shared.see_through({
+            let (shared, txn) = (shared.clone(), self.wish.look(stand.revision));
+            let answered = Answered(self.waiter.clone());
+            async move {
+                let _answered = answered;
+                shared.txn(txn).await
+            }
+        });
+        let answer = match asked.await {
+            Ok(Ok(answer)) => answer,
+            Err(_) => return Err(Trouble::unavailable("a look broke off")),
+            Ok(Err(trouble)) if trouble.may_pass() => return Ok(Turn::Unsure(trouble)),
+            Ok(Err(trouble)) => return Err(trouble),
         };
         let look = self
             .wish
@@ -301,11 +320,7 @@ impl<'a> Attempt<'a> {
             self.watching = None;
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
-        let now = Instant::now();
-        let mut next = now + super::jittered(if soon { SOON } else { CEILING });
-        if let WaitBound::Until(deadline) = self.wait {
-            next = next.min(deadline);
-        }
+        let next = Instant::now() + super::jittered(if soon { SOON } else { CEILING });
         loop {
             self.waiter.rests();
             tokio::select! {
@@ -320,14 +335,7 @@ impl<'a> Attempt<'a> {
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },
-                () = sleep_until(next) => {
-                    if let WaitBound::Until(deadline) = self.wait
-                        && deadline <= Instant::now()
-                    {
-                        return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
-                    }
-                    return Ok(());
-                }
+                () = sleep_until(next) => return Ok(()),
             }
         }
     }
@@ -351,77 +359,12 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Tells where a waiter stands when its put is over, however that ends.
-struct Settles {
-    waiter: Arc<Waiter>,
-    stand: Option<Stand>,
-}
+/// Tells a waiter that its question is over, however that ends.
+struct Answered(Arc<Waiter>);
 
-impl Drop for Settles {
+impl Drop for Answered {
     fn drop(&mut self) {
-        self.waiter.settle(self.stand.take());
-    }
-}
-
-/// Puts a node, and tries again where there was no answer: by the owner token that is harmless.
-async fn put(
-    shared: Arc<Shared>,
-    wish: Wish,
-    session: Arc<Session>,
-    mut old: Option<i64>,
-    waiter: Arc<Waiter>,
-) -> Result<(Put, Instant), Trouble> {
-    let mut settles = Settles {
-        waiter: waiter.clone(),
-        stand: None,
-    };
-    let line = wish.queues.then(|| shared.room.line_up(wish.names.id()));
-    let _turn = match &line {
-        Some(line) => Some(line.turn.lock().await),
-        // Nobody stands behind a try.
-        None => None,
-    };
-    if !waiter.is_wanted() {
-        return Err(Trouble::replaced());
-    }
-    let started = Instant::now();
-    loop {
-        if let Some(revision) = old.take() {
-            shared.txn(nodes::delete(&wish.node, revision)).await?;
-        }
-        // Where there is none, the link has waited for as long as it should.
-        let connection = shared.link.connection().await?;
-        let sent = Instant::now();
-        let put = match connection.txn(wish.put(session.id)).await {
-            Ok(answer) => wish.was_put(&answer)?,
-            Err(trouble) => {
-                if trouble.lease_gone {
-                    session.end(&shared, Loss::Revoked);
-                }
-                if !trouble.answered {
-                    waiter.taint();
-                }
-                let again = trouble.elsewhere || !trouble.answered;
-                if again && started.elapsed() < shared.budget {
-                    continue;
-                }
-                return Err(trouble);
-            }
-        };
-        let revision = match put {
-            // By a lease from before, which ends without asking anybody.
-            Put::Stood(revision, lease) if lease != session.id => {
-                if started.elapsed() >= shared.budget {
-                    return Err(Trouble::unavailable("an older node of this owner stays"));
-                }
-                old = Some(revision);
-                continue;
-            }
-            Put::Stands(revision, _) | Put::Stood(revision, _) => revision,
-            Put::Contended => return Ok((put, sent)),
-        };
-        settles.stand = Some(Stand { revision, session });
-        return Ok((put, sent));
+        self.0.answered();
     }
 }
 

@@ -1,0 +1,171 @@
+//! The verbs beside the lock: wait until nobody holds, look at a key, take it away.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+use zookeeper_client as zk;
+
+use super::{
+    client::{Client, jittered},
+    config::OURS,
+    queue::Queue,
+    session::Session,
+    trouble::Trouble,
+};
+use crate::{
+    backend::{HolderState, KeyState, WaitBound},
+    error::{BackendError, BackendErrorKind},
+    key::LockKey,
+    lease::FencingToken,
+};
+
+/// How often to look whether the key is free, whatever was heard.
+const CEILING: Duration = Duration::from_secs(1);
+
+/// What is asked of a key in passing.
+struct Look<'a> {
+    client: &'a Client,
+    parent: String,
+}
+
+impl<'a> Look<'a> {
+    fn new(client: &'a Client, key: &LockKey) -> Self {
+        let parent = client.shared.config.parent(key);
+        Self { client, parent }
+    }
+
+    async fn ask<T>(
+        &self,
+        session: &Session,
+        request: impl Future<Output = Result<T, zk::Error>>,
+    ) -> Result<Result<T, zk::Error>, Trouble> {
+        let limit = self.client.shared.config.timeout;
+        tokio::select! {
+            answer = timeout(limit, request) => answer.map_err(|_| Trouble::no_answer()),
+            () = session.over() => Err(Trouble::no_session()),
+        }
+    }
+
+    /// The children of the key's node, as of now.
+    async fn list(&self, session: &Session) -> Result<Vec<String>, Trouble> {
+        let client = session.client()?;
+        // Done in this order.
+        let sync = client.sync(&self.parent);
+        let list = client.list_children(&self.parent);
+        let listed = async {
+            sync.await?;
+            list.await
+        };
+        match self.ask(session, listed).await? {
+            Ok(children) => Ok(children),
+            Err(zk::Error::NoNode) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn queue<'b>(&self, children: &'b [String]) -> Result<Queue<'b>, Trouble> {
+        Queue::read(self.client.shared.config.layout, children)
+    }
+
+    fn path(&self, name: &str) -> String {
+        [&self.parent, "/", name].concat()
+    }
+}
+
+pub(super) async fn wait_free(
+    client: &Client,
+    key: &LockKey,
+    wait: WaitBound,
+) -> Result<(), BackendError> {
+    let look = Look::new(client, key);
+    let begun = Instant::now();
+    loop {
+        let session = client.shared.session().await?;
+        let children = match look.list(&session).await {
+            Ok(children) => children,
+            // The connection broke; there may be another.
+            Err(trouble)
+                if !trouble.answered
+                    && trouble.may_pass()
+                    && begun.elapsed() < client.shared.config.timeout =>
+            {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Err(trouble) => return Err(trouble.into()),
+        };
+        let queue = look.queue(&children)?;
+        let Some(holder) = queue.holders().last() else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let mut next = now + jittered(CEILING);
+        match wait {
+            WaitBound::Fail => return Err(BackendError::new(BackendErrorKind::Contended, "")),
+            WaitBound::Until(end) if end <= now => {
+                return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
+            }
+            WaitBound::Until(end) => next = next.min(end),
+            WaitBound::Forever => {}
+        }
+        let path = look.path(holder.name);
+        let zk = session.client()?;
+        let watcher = match look.ask(&session, zk.get_and_watch_data(&path)).await? {
+            Ok((_, _, watcher)) => watcher,
+            Err(zk::Error::NoNode) => continue,
+            Err(error) => return Err(Trouble::from(error).into()),
+        };
+        tokio::select! {
+            _ = watcher.changed() => {}
+            () = sleep_until(next) => {}
+            () = session.over() => {}
+        }
+    }
+}
+
+pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, Trouble> {
+    let look = Look::new(client, key);
+    let session = client.shared.session().await?;
+    let children = look.list(&session).await?;
+    let queue = look.queue(&children)?;
+    let chroot = &client.shared.config.chroot;
+    let mut state = KeyState::free([chroot, look.parent.as_str()].concat());
+    state.waiters = queue.waiters() as u64;
+    let zk = session.client()?;
+    for standing in queue.holders() {
+        let path = look.path(standing.name);
+        let mut holder = HolderState::new(standing.mode);
+        match look.ask(&session, zk.get_data(&path)).await? {
+            Ok((data, stat)) => {
+                if data.starts_with(OURS) {
+                    let token = u64::try_from(stat.czxid).ok();
+                    holder.fencing_token = token.and_then(FencingToken::new);
+                }
+                state.holders.push(holder);
+            }
+            // It has gone meanwhile.
+            Err(zk::Error::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(state)
+}
+
+/// The holders hear of it by the watches on their nodes.
+pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool, Trouble> {
+    let look = Look::new(client, key);
+    let session = client.shared.session().await?;
+    let children = look.list(&session).await?;
+    let queue = look.queue(&children)?;
+    let zk = session.client()?;
+    let mut was_held = false;
+    for holder in queue.holders() {
+        let path = look.path(holder.name);
+        match look.ask(&session, zk.delete(&path, None)).await? {
+            Ok(()) => was_held = true,
+            Err(zk::Error::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(was_held)
+}
