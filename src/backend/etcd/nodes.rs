@@ -79,8 +79,9 @@ fn last_of((from, to): Range, count: i64, revision: i64) -> TxnOp {
     TxnOp::get(from, Some(options))
 }
 
+/// With its value, which is short: of keys alone, etcd 3.7 does not say which lease they have.
 fn get(key: &str) -> TxnOp {
-    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
+    TxnOp::get(key, None)
 }
 
 impl Wish {
@@ -216,8 +217,7 @@ pub(super) fn queue(names: &Names, limit: i64) -> Txn {
     let options = GetOptions::new()
         .with_range(to)
         .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(limit)
-        .with_keys_only();
+        .with_limit(limit);
     Txn::new().and_then([TxnOp::get(from, Some(options))])
 }
 
