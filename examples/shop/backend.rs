@@ -44,10 +44,12 @@ async fn etcd(url: &str) -> Result<LockManager, BoxError> {
 #[cfg(not(feature = "etcd"))]
 #[expect(clippy::unused_async, reason = "as the one with etcd")]
 async fn etcd(_url: &str) -> Result<LockManager, BoxError> {
-    Err("this shop was built without etcd. With protoc and its include files installed \
+    Err(
+        "this shop was built without etcd. With protoc and its include files installed \
          (`apt-get install protobuf-compiler libprotobuf-dev`), run:\n\
          cargo run --example shop --features etcd -- --backend etcd://HOST:2379"
-        .into())
+            .into(),
+    )
 }
 
 /// Whether the locks of this backend end at the process's border.
@@ -72,7 +74,14 @@ mod tests {
     async fn others_are_refused_by_name_without_their_secrets() {
         for url in ["sqlite://:secret@127.0.0.1", "memory:secret", "secret"] {
             let error = refusal(url).await;
-            for form in ["memory:", "redis://", "rediss://", "unix://", "etcd://", "etcds://"] {
+            for form in [
+                "memory:",
+                "redis://",
+                "rediss://",
+                "unix://",
+                "etcd://",
+                "etcds://",
+            ] {
                 assert!(error.contains(form), "{error}");
             }
             assert!(!error.contains("secret"), "{error}");
@@ -109,7 +118,11 @@ mod tests {
     #[cfg(feature = "etcd")]
     #[tokio::test]
     async fn a_url_of_etcd_that_cannot_be_used_says_what_can() {
-        for url in ["etcd:secret", "etcd://user:secret@", "etcds://secret@host:port"] {
+        for url in [
+            "etcd:secret",
+            "etcd://user:secret@",
+            "etcds://secret@host:port",
+        ] {
             let error = refusal(url).await;
             assert!(error.contains("etcd://"), "{url}: {error}");
             assert!(!error.contains("secret"), "{url}: {error}");
