@@ -16,9 +16,9 @@ use crate::{
     runtime,
 };
 
-/// What servers take, with ticks from a millisecond to an hour.
+/// Below, a lease is too short for the time in which its holder is told of its end.
 const SESSIONS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(3600);
+    Duration::from_millis(500)..=Duration::from_secs(3600);
 
 /// Sets up a [`ZooKeeperBackend`].
 ///
@@ -167,7 +167,7 @@ impl ZooKeeperBuilder {
         }
         if !SESSIONS.contains(&self.session_timeout) {
             return Err(Trouble::misconfigured(
-                "the session timeout is not usable: 100 ms to 1 h is",
+                "the session timeout is not usable: 500 ms to 1 h is",
             ));
         }
         if self.timeout < Duration::from_millis(1) {

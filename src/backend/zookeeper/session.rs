@@ -21,6 +21,7 @@ use super::{
     beats::{Beats, Stamp},
     config::Config,
     trouble::{Trouble, ends_session},
+    watches::{self, Watches},
 };
 use crate::{clock, sync::lock};
 
@@ -42,12 +43,15 @@ pub(super) struct Session {
     away: watch::Sender<Option<Instant>>,
     over: CancellationToken,
     node: String,
+    /// What goes before each path on the wire.
+    chroot: usize,
+    watches: Watches,
 }
 
 impl Session {
     /// Connects, and tries what will be done later.
     pub(super) async fn open(config: &Config) -> Result<Self, Trouble> {
-        let limit = config.session_timeout;
+        let limit = config.session_timeout.max(config.timeout * 2);
         timeout(limit, Self::connect(config))
             .await
             .unwrap_or_else(|_| Err(Trouble::no_connection()))
@@ -55,25 +59,14 @@ impl Session {
 
     async fn connect(config: &Config) -> Result<Self, Trouble> {
         // The leader counts the session from when it is created, which is later.
-        let created = Stamp::now();
-        let mut connector = zk::Client::connector()
-            .with_session_timeout(config.session_timeout)
-            // The library may try the server that hangs once more before another: found dead twice,
-            // it must not cost the locks, which live for half a session timeout at least.
-            .with_connection_timeout(config.session_timeout / 5);
-        if let Some(user) = &config.digest {
-            connector = connector.with_auth("digest", user.as_bytes());
+        let mut created = Stamp::now();
+        let mut client = Self::client_of(config, config.session_timeout).await?;
+        let granted = client.session_timeout();
+        if granted.abs_diff(config.session_timeout) > granted / 10 {
+            // The library would find connections dead too soon or too late.
+            created = Stamp::now();
+            client = Self::client_of(config, granted).await?;
         }
-        let client = connector
-            .connect(&config.servers)
-            .await
-            .map_err(|error| match error {
-                zk::Error::BadArguments(_) => {
-                    Trouble::misconfigured("the connect string of ZooKeeper is not usable")
-                }
-                zk::Error::AuthFailed => Trouble::from(zk::Error::AuthFailed),
-                _ => Trouble::no_connection(),
-            })?;
         let session = Self {
             id: client.session_id().0,
             timeout: client.session_timeout(),
@@ -83,11 +76,34 @@ impl Session {
             away: watch::Sender::new(None),
             over: CancellationToken::new(),
             node: format!("{}/~session-{:016x}", config.base, fastrand::u64(..)),
+            chroot: config.chroot.len(),
+            watches: Watches::default(),
             client: Mutex::new(None),
         };
         session.prepare(&client, config).await?;
         *lock(&session.client) = Some(Arc::new(client));
         Ok(session)
+    }
+
+    async fn client_of(config: &Config, session_timeout: Duration) -> Result<zk::Client, Trouble> {
+        let mut connector = zk::Client::connector()
+            .with_session_timeout(session_timeout)
+            // The library may try the server that hangs once more before another: found dead twice,
+            // it must not cost the locks, which live for half a session timeout at least.
+            .with_connection_timeout(session_timeout / 5);
+        if let Some(user) = &config.digest {
+            connector = connector.with_auth("digest", user.as_bytes());
+        }
+        connector
+            .connect(&config.servers)
+            .await
+            .map_err(|error| match error {
+                zk::Error::BadArguments(_) => {
+                    Trouble::misconfigured("the connect string of ZooKeeper is not usable")
+                }
+                zk::Error::AuthFailed => Trouble::from(zk::Error::AuthFailed),
+                _ => Trouble::no_connection(),
+            })
     }
 
     /// Makes the base, and tries in it on nodes of its own what locks will need.
@@ -121,6 +137,11 @@ impl Session {
     /// What to ask over.
     pub(super) fn client(&self) -> Result<Arc<zk::Client>, Trouble> {
         lock(&self.client).clone().ok_or_else(Trouble::no_session)
+    }
+
+    /// `None` if so much is watched that this node should be looked at instead.
+    pub(super) fn room_for_watch(&self, path: &str) -> Option<watches::Room> {
+        self.watches.room_for(self.chroot + path.len())
     }
 
     /// Until when what it holds is held.
@@ -197,6 +218,7 @@ impl Session {
             () = self.beat(&client, config) => {}
             () = self.expire() => {}
             () = self.watch_connection(&client) => {}
+            () = self.over() => {}
         }
     }
 
