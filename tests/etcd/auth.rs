@@ -62,7 +62,7 @@ async fn refusals_say_what_is_missing() {
         ("guest:guestsecret@", "grant-permission"),
     ] {
         let error = EtcdBackend::connect(&url(&server, user)).await;
-        let error = error.err().expect("it is refused");
+        let error = error.expect_err("it is refused");
         assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{error}");
         assert!(error.to_string().contains(part), "{user}: {error}");
         assert!(!format!("{error:?}").contains("secret"), "{error:?}");
@@ -70,11 +70,11 @@ async fn refusals_say_what_is_missing() {
     let elsewhere = EtcdBackend::builder(&url(&server, "shop:p%40ss%2Fword@"))
         .with_prefix("elsewhere/")
         .connect();
-    let error = elsewhere.await.err().expect("it is refused");
+    let error = elsewhere.await.expect_err("it is refused");
     assert!(error.to_string().contains("grant-permission"), "{error}");
     let open = Etcd::start();
     let error = EtcdBackend::connect(&url(&open, "shop:secret@")).await;
-    let error = error.err().expect("it is refused");
+    let error = error.expect_err("it is refused");
     assert!(error.to_string().contains("not enabled"), "{error}");
 }
 

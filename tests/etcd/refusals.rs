@@ -7,7 +7,7 @@ use tower_lock::{BackendError, BackendErrorKind, EtcdBackend, backend::etcd::Etc
 use crate::servers::Etcd;
 
 async fn refusal(builder: EtcdBuilder) -> BackendError {
-    let error = builder.connect().await.err().expect("it cannot connect");
+    let error = builder.connect().await.expect_err("it cannot connect");
     assert!(!format!("{error:?}{error}").contains("secret"), "{error:?}");
     error
 }

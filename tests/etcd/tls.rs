@@ -19,7 +19,7 @@ async fn a_root_certificate_of_ones_own() {
     served(waiting, SLACK).await.0.release().await.unwrap();
     // Trusting the public web's is not enough, and saying nothing of TLS even less.
     for url in [server.url(), server.url().replace("etcds", "etcd")] {
-        let error = EtcdBackend::connect(&url).await.err().expect("refused");
+        let error = EtcdBackend::connect(&url).await.expect_err("refused");
         assert!(error.to_string().contains("TLS"), "{error}");
     }
 }
@@ -29,8 +29,7 @@ async fn a_certificate_that_is_not_trusted_is_named() {
     let server = Etcd::start_tls(&[]);
     let error = EtcdBackend::connect(&server.url())
         .await
-        .err()
-        .expect("refused");
+        .expect_err("refused");
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{error}");
     assert!(error.to_string().contains("certificates"), "{error}");
 }
@@ -41,7 +40,7 @@ async fn a_client_certificate() {
     let certificates = server.certificates();
     let with_root =
         || EtcdBackend::builder(&server.url()).with_root_certificates(certificates.root_pem());
-    let error = with_root().connect().await.err().expect("it is refused");
+    let error = with_root().connect().await.expect_err("it is refused");
     assert!(error.to_string().contains("client certificate"), "{error}");
     let shown =
         with_root().with_client_certificate(certificates.client_pem(), certificates.client_key());

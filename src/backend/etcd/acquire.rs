@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     session::{LONGEST, Session, Sessions},
     trouble::Trouble,
     undo::Undo,
-    waiter::{News, Stand, TICKS, Waiter},
+    waiter::{News, Stand, Waiter},
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
@@ -40,24 +40,24 @@ pub(super) async fn acquire(
     };
     // What another acquire of this owner left is known when its put is answered.
     attempt.waiter.settled().await;
-    loop {
-        let turn = match attempt.waiter.stand() {
-            Ok(None) => attempt.put(None).await?,
-            Ok(Some(stand)) => attempt.look(stand).await?,
-            Err(old) => attempt.put(Some(old)).await?,
-        };
-        let contended = attempt.at_once.unwrap_or(BackendErrorKind::Contended);
-        match turn {
-            Turn::Granted(lease) => return Ok(lease),
-            Turn::Again => {}
-            Turn::Contended => return Err(BackendError::new(contended, "")),
-            Turn::Waits(_) if attempt.at_once.is_some() => {
-                return Err(BackendError::new(contended, ""));
+    if let Some(contended) = attempt.at_once {
+        return loop {
+            match attempt.turn().await? {
+                Turn::Granted(lease) => return Ok(lease),
+                Turn::Again => {}
+                Turn::Contended | Turn::Waits(_) => break Err(BackendError::new(contended, "")),
+                Turn::Unsure(trouble) => break Err(trouble.into()),
             }
-            Turn::Unsure(trouble) if attempt.at_once.is_some() => return Err(trouble.into()),
-            Turn::Waits(blocker) => attempt.rest(Some(blocker)).await?,
-            Turn::Unsure(_) => attempt.rest(None).await?,
-        }
+        };
+    }
+    // The first answer may take as long as that of a try.
+    let first = attempt.turn().await?;
+    let granted = attempt.until_granted(first);
+    match request.wait {
+        WaitBound::Until(deadline) => timeout_at(deadline, granted)
+            .await
+            .unwrap_or_else(|_| Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""))),
+        WaitBound::Fail | WaitBound::Forever => granted.await,
     }
 }
 
@@ -82,7 +82,6 @@ struct Attempt<'a> {
     wish: Wish,
     asker: Asker,
     ttl: Duration,
-    wait: WaitBound,
     /// The answer to a held key, where that is not waited for.
     at_once: Option<BackendErrorKind>,
     waiter: Arc<Waiter>,
@@ -111,7 +110,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
         let names = Arc::new(Names::new(&shared.prefix, &request.key));
-        let asker = Asker::new(request.owner, names.id());
+        let asker = Asker::new(request.owner, request.mode, names.id());
         let node = names.node(&request.owner, request.mode);
         let waiter = Arc::new(Waiter::new(names.clone(), node.clone()));
         let older = match shared.room.enter(&asker, &waiter) {
@@ -149,14 +148,13 @@ impl<'a> Attempt<'a> {
                 names,
                 mode: request.mode,
                 node,
-                mark: names::mark(&shared.prefix, asker.owner()),
+                mark: names::mark(&shared.prefix, &request.owner, &request.key),
                 // For operators.
                 value: format!("{mode}, ttl {} ms", ttl.as_millis()),
                 queues: at_once.is_none(),
             },
             asker,
             ttl,
-            wait: request.wait,
             at_once,
             waiter,
             watching: None,
@@ -168,12 +166,34 @@ impl<'a> Attempt<'a> {
         &self.client.shared
     }
 
-    /// Nobody may be waiting for its next step, and it is before others by then.
+    /// Nobody may be there to take the answer, and it is before others by then.
     fn expect_life(&self) {
-        let shared = self.shared();
-        let ticks = shared.link.patience.as_millis() as u32 / 100 + TICKS;
-        if self.waiter.asks(ticks) {
-            shared.room.expect(&self.waiter);
+        if self.waiter.asks() {
+            self.shared().room.expect(&self.waiter);
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Turn, Trouble> {
+        match self.waiter.stand() {
+            Ok(None) => self.put(None).await,
+            Ok(Some(stand)) => self.look(stand).await,
+            Err(old) => self.put(Some(old)).await,
+        }
+    }
+
+    /// Cancel safe, as the attempt undoes what is left of it.
+    async fn until_granted(&mut self, first: Turn) -> Result<EtcdLease, BackendError> {
+        let mut turn = first;
+        loop {
+            match turn {
+                Turn::Granted(lease) => return Ok(lease),
+                Turn::Again => {}
+                Turn::Waits(blocker) => self.rest(Some(blocker)).await?,
+                Turn::Unsure(_) => self.rest(None).await?,
+                // Only told to those who do not wait.
+                Turn::Contended => return Err(Trouble::strange().into()),
+            }
+            turn = self.turn().await?;
         }
     }
 
@@ -214,10 +234,20 @@ impl<'a> Attempt<'a> {
         self.expect_life();
         let shared = self.shared();
         let sent = Instant::now();
-        let answer = match shared.txn(self.wish.look(stand.revision)).await {
-            Ok(answer) => answer,
-            Err(trouble) if trouble.may_pass() => return Ok(Turn::Unsure(trouble)),
-            Err(trouble) => return Err(trouble),
+        // Seen through: whether its caller is polled shows when there is an answer to be taken.
+        let asked = shared.see_through({
+            let (shared, txn) = (shared.clone(), self.wish.look(stand.revision));
+            let answered = Answered(self.waiter.clone());
+            async move {
+                let _answered = answered;
+                shared.txn(txn).await
+            }
+        });
+        let answer = match asked.await {
+            Ok(Ok(answer)) => answer,
+            Err(_) => return Err(Trouble::unavailable("a look broke off")),
+            Ok(Err(trouble)) if trouble.may_pass() => return Ok(Turn::Unsure(trouble)),
+            Ok(Err(trouble)) => return Err(trouble),
         };
         let look = self
             .wish
@@ -286,11 +316,7 @@ impl<'a> Attempt<'a> {
             let target = Target::Waiter(Arc::downgrade(&self.waiter));
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
-        let now = Instant::now();
-        let mut next = now + super::jittered(if soon { SOON } else { CEILING });
-        if let WaitBound::Until(deadline) = self.wait {
-            next = next.min(deadline);
-        }
+        let next = Instant::now() + super::jittered(if soon { SOON } else { CEILING });
         loop {
             self.waiter.rests();
             tokio::select! {
@@ -304,14 +330,7 @@ impl<'a> Attempt<'a> {
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },
-                () = sleep_until(next) => {
-                    if let WaitBound::Until(deadline) = self.wait
-                        && deadline <= Instant::now()
-                    {
-                        return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
-                    }
-                    return Ok(());
-                }
+                () = sleep_until(next) => return Ok(()),
             }
         }
     }
@@ -332,6 +351,15 @@ impl Drop for Attempt<'_> {
                 self.wish.mark.clone(),
             ));
         }
+    }
+}
+
+/// Tells a waiter that its question is over, however that ends.
+struct Answered(Arc<Waiter>);
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 
@@ -384,8 +412,9 @@ async fn put(
             }
         };
         let revision = match put {
-            // By a lease from before, which ends without asking anybody.
-            Put::Stood(revision, lease) if lease != session.id => {
+            // By a lease from before, which ends without asking anybody; or one that is about to be
+            // deleted, as it is not what came of an unanswered try of this owner's.
+            Put::Stood(revision, lease) if lease != session.id || !waiter.is_tainted() => {
                 if started.elapsed() >= shared.budget {
                     return Err(Trouble::unavailable("an older node of this owner stays"));
                 }

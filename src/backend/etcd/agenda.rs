@@ -26,6 +26,9 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// machine that stalls takes their time from nobody.
 const TICK: Duration = Duration::from_millis(100);
 
+/// After how long a lock is looked at at the latest.
+const LATEST: Duration = Duration::from_secs(30);
+
 /// How long a mark stands: as long as a packet may be on its way, 15 minutes (`tcp_retries2` in the
 /// manual page tcp(7)).
 const MARK: Duration = Duration::from_secs(900);
@@ -169,10 +172,11 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// Looks at a lock again at its end, which may have moved by then.
+/// Looks at a lock again at its end, which may have moved by then; sooner where that is far, so that
+/// locks that are long released are not kept in mind.
 fn plan(agenda: &Agenda, inner: &Arc<Inner>) {
     let end = End {
-        at: inner.end(),
+        at: inner.end().min(Instant::now() + LATEST),
         inner: Arc::downgrade(inner),
     };
     lock(&agenda.ends).push(Reverse(end));

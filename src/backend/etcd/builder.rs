@@ -10,6 +10,9 @@ use crate::{
     runtime,
 };
 
+/// The longest operation timeout, so that no sum of times overflows.
+const LONGEST: Duration = Duration::from_secs(3600);
+
 /// The HTTP/2 pings. A server ends connections that ping more often than once in five seconds
 /// (`--grpc-keepalive-min-time`); the link has a quicker beat of its own.
 const PING: Duration = Duration::from_secs(10);
@@ -59,8 +62,8 @@ impl EtcdBuilder {
         self
     }
 
-    /// How long one operation may take, all its tries together; 3 s by default, and at least
-    /// 30 ms. A try has a third of it; then the connection is looked at, and another member is
+    /// How long one operation may take, all its tries together; 3 s by default, from
+    /// 30 ms to an hour. A try has a third of it; then the connection is looked at, and another member is
     /// asked. After the whole of it, what was asked counts as unknown and is undone, and the
     /// caller gets [`Unavailable`](BackendErrorKind::Unavailable).
     ///
@@ -107,6 +110,11 @@ impl EtcdBuilder {
     /// Cancel safe: it leaves nothing behind but a key that ends after some seconds.
     pub async fn connect(self) -> Result<EtcdBackend, BackendError> {
         names::check_prefix(&self.prefix)?;
+        if self.timeout > LONGEST {
+            return Err(misconfigured(
+                "the operation timeout is too long: up to an hour is accepted",
+            ));
+        }
         if self.timeout < Duration::from_millis(30) {
             return Err(misconfigured(
                 "the operation timeout is too short: 30 ms or more is needed",

@@ -8,14 +8,15 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep_until},
+    time::{sleep, timeout_at},
 };
 
 use super::{
-    client::Client,
+    client::{Client, Shared},
     hub::{Target, Watching},
     names::Names,
     nodes,
+    trouble::Trouble,
 };
 use crate::{
     backend::WaitBound,
@@ -39,40 +40,62 @@ impl Gate {
     }
 }
 
+/// The last one that was in the way.
+#[derive(Default)]
+struct Seen {
+    /// The revision of the first look: who comes later is not waited for.
+    until: i64,
+    /// That of the last one.
+    now: i64,
+    node: Option<Arc<str>>,
+}
+
 pub(super) async fn wait_free(
-    client: &Arc<Client>,
+    client: &Client,
     key: &LockKey,
     wait: WaitBound,
 ) -> Result<(), BackendError> {
     let shared = &client.shared;
     let names = Names::new(&shared.prefix, key);
+    let mut seen = Seen::default();
+    // The first answer may take as long as that of a try.
+    if seen.is_free(shared, &names).await? {
+        return Ok(());
+    }
+    let freed = until_free(shared, &names, seen);
+    match wait {
+        WaitBound::Fail => Err(BackendError::new(BackendErrorKind::Contended, "")),
+        WaitBound::Until(deadline) => timeout_at(deadline, freed)
+            .await
+            .unwrap_or_else(|_| Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""))),
+        WaitBound::Forever => freed.await,
+    }
+}
+
+async fn until_free(shared: &Shared, names: &Names, mut seen: Seen) -> Result<(), BackendError> {
     let gate = Arc::new(Gate::default());
     let mut watching = None::<Watching>;
-    let mut until = 0;
-    loop {
-        let answer = shared.txn(nodes::last(&names, until)).await?;
-        let (now, Some(node)) = nodes::was_last(&answer)? else {
-            return Ok(());
-        };
-        if until == 0 {
-            until = now;
-        }
-        let mut next = Instant::now() + super::jittered(CEILING);
-        match wait {
-            WaitBound::Fail => return Err(BackendError::new(BackendErrorKind::Contended, "")),
-            WaitBound::Until(deadline) if deadline <= Instant::now() => {
-                return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
-            }
-            WaitBound::Until(deadline) => next = next.min(deadline),
-            WaitBound::Forever => {}
-        }
+    while let Some(node) = seen.node.take() {
         if !watching.as_ref().is_some_and(|w| w.is_of(&node)) {
             let target = Target::Gate(Arc::downgrade(&gate));
-            watching = Some(shared.hub.watch(node, now + 1, target));
+            watching = Some(shared.hub.watch(node, seen.now + 1, target));
         }
         tokio::select! {
             () = gate.opened.notified() => watching = None,
-            () = sleep_until(next) => {}
+            () = sleep(super::jittered(CEILING)) => {}
         }
+        seen.is_free(shared, names).await?;
+    }
+    Ok(())
+}
+
+impl Seen {
+    async fn is_free(&mut self, shared: &Shared, names: &Names) -> Result<bool, Trouble> {
+        let answer = shared.txn(nodes::last(names, self.until)).await?;
+        (self.now, self.node) = nodes::was_last(&answer)?;
+        if self.until == 0 {
+            self.until = self.now;
+        }
+        Ok(self.node.is_none())
     }
 }

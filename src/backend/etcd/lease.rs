@@ -43,6 +43,8 @@ pub(super) struct Inner {
     ends: Mutex<Instant>,
     lost: LossSignal,
     released: AtomicBool,
+    /// A release is under way: that its node goes is no loss.
+    releasing: AtomicBool,
     watching: Mutex<Option<Watching>>,
 }
 
@@ -76,6 +78,7 @@ impl Inner {
             grant,
             lost: LossSignal::new(),
             released: AtomicBool::new(false),
+            releasing: AtomicBool::new(false),
             watching: Mutex::default(),
         }
     }
@@ -106,10 +109,20 @@ impl Inner {
         }
         self.lose(self.session.loss().unwrap_or(Loss::Expired));
         if !self.released.swap(true, Ordering::AcqRel) {
-            let node = self.grant.node.clone();
-            self.client.undo(Undo::node(node, self.grave()));
+            let asker = &self.grant.asker;
+            // This owner may ask again when its node is deleted, and not before: it would be given
+            // the same one.
+            if self.client.shared.room.forget(asker, self, true) {
+                let node = self.grant.node.clone();
+                self.client
+                    .undo(Undo::grant(asker.clone(), node, self.grave()));
+            }
         }
         true
+    }
+
+    fn is_watched(&self) -> bool {
+        self.is_held() && !self.releasing.load(Ordering::Acquire)
     }
 
     /// Has its own node watched, from the grant on.
@@ -123,7 +136,7 @@ impl Inner {
             .hub
             .watch(self.grant.node.as_str().into(), from, target);
         *lock(&self.watching) = Some(watching);
-        if !self.is_held() {
+        if !self.is_watched() {
             // Released or lost at this moment.
             self.watch_no_more();
         }
@@ -135,13 +148,16 @@ impl Inner {
     }
 
     /// Its node was deleted, or is not watched any more: finds out which, and why.
-    pub(super) async fn look(self: &Arc<Self>, shared: &Shared) {
-        while self.is_held() && Instant::now() < self.end() {
+    pub(super) async fn look(self: &Arc<Self>, shared: &Arc<Shared>) {
+        while self.is_watched() && Instant::now() < self.end() {
             match self.stands(shared).await {
                 Ok((true, revision)) => return self.watch_from(shared, revision + 1),
                 Ok((false, _)) => {
                     // The whole lease, or this node alone.
                     let kept = self.session.refresh(shared, Instant::now()).await;
+                    if !self.is_watched() {
+                        return;
+                    }
                     // If the lease has ended, all who hold by it were told why.
                     self.lose(match kept {
                         Ok(()) => Loss::ForceReleased,
@@ -195,15 +211,11 @@ impl Inner {
     }
 
     fn grave(&self) -> Grave {
-        let Grant {
-            revision,
-            mark,
-            tainted,
-            ..
-        } = &self.grant;
         Grave {
-            revision: Some(*revision),
-            mark: tainted.then(|| (mark.clone(), self.session.clone())),
+            revision: Some(self.grant.revision),
+            session: Arc::downgrade(&self.session),
+            lease: self.session.id,
+            mark: self.grant.tainted.then(|| self.grant.mark.clone()),
         }
     }
 }
@@ -252,11 +264,15 @@ impl Lease for EtcdLease {
 
     async fn release(&self) -> Result<(), BackendError> {
         let inner = &self.inner;
+        inner.releasing.store(true, Ordering::Release);
         inner.watch_no_more();
         let shared = &inner.client.shared;
-        inner.grave().dig(shared, &inner.grant.node).await?;
-        inner.released.store(true, Ordering::Release);
-        Ok(())
+        let released = inner.grave().dig(shared, &inner.grant.node).await;
+        if released.is_ok() {
+            inner.released.store(true, Ordering::Release);
+        }
+        inner.releasing.store(false, Ordering::Release);
+        Ok(released?)
     }
 }
 

@@ -32,8 +32,13 @@ pub(super) struct Link {
 
 #[derive(Clone, Debug)]
 enum State {
+    /// Nobody has tried yet.
+    Fresh,
     Up(Arc<Connection>),
-    Down { since: Instant, trouble: Trouble },
+    Down {
+        since: Instant,
+        trouble: Trouble,
+    },
 }
 
 impl Link {
@@ -44,10 +49,7 @@ impl Link {
         patience: Duration,
         budget: Duration,
     ) -> Self {
-        let (state, _) = watch::channel(State::Down {
-            since: Instant::now(),
-            trouble: Trouble::unavailable("there is no connection to etcd yet"),
-        });
+        let (state, _) = watch::channel(State::Fresh);
         Self {
             endpoints,
             options,
@@ -62,21 +64,18 @@ impl Link {
     /// timeout.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
         let mut changes = self.state.subscribe();
-        let mut limit = None;
+        let from_now = Instant::now() + self.budget;
         loop {
-            let trouble = match &*changes.borrow_and_update() {
+            let (limit, trouble) = match &*changes.borrow_and_update() {
                 State::Up(connection) if connection.is_trusted() => return Ok(connection.clone()),
                 // Found out about at this moment.
-                State::Up(_) => {
-                    limit.get_or_insert_with(|| Instant::now() + self.budget);
-                    Trouble::no_answer()
-                }
-                State::Down { since, trouble } => {
-                    limit = Some(*since + self.budget);
-                    trouble.clone()
-                }
+                State::Up(_) => (from_now, Trouble::no_answer()),
+                State::Fresh => (
+                    from_now,
+                    Trouble::unavailable("there is no connection to etcd yet"),
+                ),
+                State::Down { since, trouble } => (*since + self.budget, trouble.clone()),
             };
-            let limit = limit.unwrap_or_else(Instant::now);
             match timeout_at(limit, changes.changed()).await {
                 Ok(Ok(())) => {}
                 _ => return Err(trouble),
@@ -174,7 +173,7 @@ impl Link {
         self.state.send_modify(|state| {
             let since = match state {
                 State::Down { since, .. } => *since,
-                State::Up(_) => Instant::now(),
+                State::Fresh | State::Up(_) => Instant::now(),
             };
             *state = State::Down { since, trouble };
         });

@@ -89,10 +89,12 @@ impl Names {
     }
 }
 
-/// Says that an owner was undone: see [`undo`](super::undo).
-pub(super) fn mark(prefix: &str, owner: &OwnerToken) -> String {
+/// Says that an owner was undone at a lock: see [`undo`](super::undo).
+pub(super) fn mark(prefix: &str, owner: &OwnerToken, key: &LockKey) -> String {
     let mut mark = [prefix, "undo/"].concat();
     push_hex(&mut mark, owner);
+    mark.push('/');
+    mark.push_str(key.as_str());
     mark
 }
 
@@ -131,7 +133,8 @@ mod tests {
         let reader = names.node(&owner, Mode::Shared);
         assert_eq!(writer, format!("shop/order:1.7;/{hex}"));
         assert_eq!(reader, format!("shop/order:1.7;/r{hex}"));
-        assert_eq!(mark("shop/", &owner), format!("shop/undo/{hex}"));
+        let mark = mark("shop/", &owner, &LockKey::new("order", 7));
+        assert_eq!(mark, format!("shop/undo/{hex}/order:1.7;"));
         assert_eq!(names.read(writer.as_bytes()), (Mode::Exclusive, true));
         assert_eq!(names.read(reader.as_bytes()), (Mode::Shared, true));
     }
@@ -165,7 +168,8 @@ mod tests {
             })
             .collect();
         for a in &names {
-            assert!(!mark(PREFIX, &OwnerToken::random()).starts_with(&*a.id()));
+            let mark = mark(PREFIX, &OwnerToken::random(), &LockKey::new("order", 7));
+            assert!(!mark.starts_with(&*a.id()));
             for b in &names {
                 assert!(a.id() == b.id() || !a.id().starts_with(&*b.id()));
             }

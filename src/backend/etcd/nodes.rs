@@ -109,7 +109,10 @@ impl Wish {
         let now = revision(answer)?;
         let answers = answer.op_responses();
         if answer.succeeded() {
-            return Ok(Put::Stands(now, self.nearest(&answers[1..], now, now)?));
+            return Ok(Put::Stands(
+                now,
+                self.nearest(answers.get(1..).unwrap_or_default(), now, now)?,
+            ));
         }
         let [own, mark] = gets(&answers)?;
         if mark.count() > 0 {

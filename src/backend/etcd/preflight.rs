@@ -71,7 +71,7 @@ async fn try_all(
     let names = Arc::new(Names::new(prefix, &key));
     let mut wish = Wish {
         node: names.node(&owner, Mode::Exclusive),
-        mark: names::mark(prefix, &owner),
+        mark: names::mark(prefix, &owner, &key),
         names,
         mode: Mode::Exclusive,
         value: "probe".into(),

@@ -15,6 +15,7 @@ use super::{
     waiter::{Tick, Waiter},
 };
 use crate::{
+    backend::Mode,
     lease::{Loss, OwnerToken},
     sync::lock,
 };
@@ -28,10 +29,11 @@ pub(super) struct Room {
     pub(super) expects: Notify,
 }
 
-/// An owner and the lock that it asks for.
+/// An owner, and the lock that it asks for in which mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asker {
     owner: OwnerToken,
+    mode: Mode,
     lock: Arc<str>,
 }
 
@@ -43,12 +45,8 @@ impl Hash for Asker {
 }
 
 impl Asker {
-    pub(super) fn new(owner: OwnerToken, lock: Arc<str>) -> Self {
-        Self { owner, lock }
-    }
-
-    pub(super) fn owner(&self) -> &OwnerToken {
-        &self.owner
+    pub(super) fn new(owner: OwnerToken, mode: Mode, lock: Arc<str>) -> Self {
+        Self { owner, mode, lock }
     }
 }
 

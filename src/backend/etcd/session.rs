@@ -58,7 +58,7 @@ struct State {
 }
 
 impl Session {
-    fn new(id: i64, ttl: Duration, sent: Instant) -> Self {
+    pub(super) fn new(id: i64, ttl: Duration, sent: Instant) -> Self {
         Self {
             id,
             ttl,
@@ -104,16 +104,32 @@ impl Session {
     }
 
     /// Has it kept alive by a request that was sent at this moment or later.
-    pub(super) async fn refresh(&self, shared: &Shared, since: Instant) -> Result<(), Trouble> {
-        let fresh = || lock(&self.state).sent >= since;
-        if fresh() {
+    pub(super) async fn refresh(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        since: Instant,
+    ) -> Result<(), Trouble> {
+        if self.is_fresh(since) {
             return Ok(());
         }
-        let _turn = self.turn.lock().await;
-        if fresh() {
-            return Ok(());
-        }
-        self.ask(shared).await
+        // Seen through, so that others do not wait for a caller that nobody polls.
+        let asked = shared.see_through({
+            let (session, shared) = (self.clone(), shared.clone());
+            async move {
+                let _turn = session.turn.lock().await;
+                if session.is_fresh(since) {
+                    return Ok(());
+                }
+                session.ask(&shared).await
+            }
+        });
+        asked
+            .await
+            .unwrap_or_else(|_| Err(Trouble::unavailable("a keep-alive broke off")))
+    }
+
+    fn is_fresh(&self, since: Instant) -> bool {
+        lock(&self.state).sent >= since
     }
 
     async fn ask(&self, shared: &Shared) -> Result<(), Trouble> {
@@ -165,13 +181,15 @@ impl Session {
             if shared.sessions.is_idle(&self) {
                 let since: &mut Instant = idle_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= IDLE && shared.sessions.retire(&self) {
+                    // Nobody is there to be told, or they are.
+                    self.end(&shared, Loss::Revoked);
                     break;
                 }
             } else {
                 idle_since = None;
             }
             let kept = tokio::select! {
-                kept = self.refresh(&shared, Instant::now()) => kept,
+                kept = self.ask(&shared) => kept,
                 () = self.runs_out() => continue,
             };
             pause = match kept {
@@ -197,6 +215,8 @@ struct Slot {
     session: Mutex<Option<Arc<Session>>>,
     /// One is opened at a time.
     opening: tokio::sync::Mutex<()>,
+    /// When the last one could not be opened, and why: for all who waited for it.
+    failed: Mutex<Option<(Instant, Trouble)>>,
 }
 
 impl Slot {
@@ -223,21 +243,30 @@ impl Sessions {
             return Ok(session);
         }
         // On the lock runtime, so that a caller who leaves leaves no lease without a keeper.
-        let opening = shared.lock_runtime.spawn({
+        let asked = Instant::now();
+        let opening = shared.see_through({
             let shared = shared.clone();
             async move {
                 let _opening = slot.opening.lock().await;
                 if let Some(session) = slot.session() {
                     return Ok(session);
                 }
-                let connection = shared.link.connection().await?;
-                let sent = Instant::now();
-                let (id, granted) = connection.grant(seconds).await?;
-                let granted = u64::try_from(granted).map_err(|_| Trouble::strange())?;
-                let session = Arc::new(Session::new(id, Duration::from_secs(granted), sent));
-                *lock(&slot.session) = Some(session.clone());
-                shared.spawn(session.clone().keep(shared.clone()));
-                Ok(session)
+                if let Some((at, trouble)) = &*lock(&slot.failed)
+                    && *at >= asked
+                {
+                    return Err(trouble.clone());
+                }
+                match open(&shared, seconds).await {
+                    Ok(session) => {
+                        *lock(&slot.session) = Some(session.clone());
+                        shared.spawn(session.clone().keep(shared.clone()));
+                        Ok(session)
+                    }
+                    Err(trouble) => {
+                        *lock(&slot.failed) = Some((Instant::now(), trouble.clone()));
+                        Err(trouble)
+                    }
+                }
             }
         });
         opening
@@ -273,6 +302,29 @@ impl Sessions {
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
         let slots = lock(&self.slots);
         slots.values().filter_map(|slot| slot.session()).collect()
+    }
+}
+
+/// A lease whose number is lost with the answer ends by itself.
+async fn open(shared: &Shared, seconds: i64) -> Result<Arc<Session>, Trouble> {
+    let started = Instant::now();
+    loop {
+        let connection = shared.link.connection().await?;
+        let sent = Instant::now();
+        match connection.grant(seconds).await {
+            Ok((id, granted)) => {
+                let granted = u64::try_from(granted).map_err(|_| Trouble::strange())?;
+                return Ok(Arc::new(Session::new(
+                    id,
+                    Duration::from_secs(granted),
+                    sent,
+                )));
+            }
+            Err(trouble)
+                if (trouble.elsewhere || !trouble.answered)
+                    && started.elapsed() < shared.budget => {}
+            Err(trouble) => return Err(trouble),
+        }
     }
 }
 

@@ -8,8 +8,14 @@
 //! every put compares that there is no mark: before the undo, the put is undone by it; after it, it
 //! has no effect. The mark has the lease of the put, so it cannot be gone while the put still could
 //! take effect, and nothing of it is left when the process is.
+//!
+//! Leases are shared and kept alive, so a node that is not deleted stays: an undo goes on until it
+//! succeeds or the lease has ended.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::{
     sync::mpsc,
@@ -50,8 +56,11 @@ enum What {
 pub(super) struct Grave {
     /// Of the node, where it is known.
     pub(super) revision: Option<i64>,
-    /// The mark, and the lease of the put that may come late.
-    pub(super) mark: Option<(String, Arc<Session>)>,
+    /// The lease of the node, or of a put that may come late. Not kept alive for this.
+    pub(super) session: Weak<Session>,
+    pub(super) lease: i64,
+    /// Where such a put may come.
+    pub(super) mark: Option<String>,
 }
 
 impl Undo {
@@ -82,27 +91,22 @@ impl Undo {
 
     async fn run(self, shared: Arc<Shared>) {
         let grave = match self.what {
-            What::Node(grave) => grave,
+            What::Node(grave) => Some(grave),
             What::Attempt { waiter, mark } => {
                 waiter.settled().await;
                 Grave::of(waiter.traces(), mark)
             }
         };
         let mut pause = Duration::from_millis(20);
-        loop {
+        while let Some(grave) = &grave {
             match grave.dig(&shared, &self.node).await {
                 Ok(()) => break,
-                // It was heard: asking again would be answered the same.
-                Err(trouble) if trouble.answered && !trouble.may_pass() => {
-                    tracing::debug!(
-                        target: "tower_lock",
-                        "etcd refused to undo an attempt; it ends with its lease"
-                    );
-                    break;
-                }
-                Err(_) => {
+                Err(_) if grave.has_ended() => break,
+                Err(trouble) => {
                     sleep(super::jittered(pause)).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
+                    // A right that is missing may be given back.
+                    let longest = if trouble.may_pass() { 1 } else { 30 };
+                    pause = (pause * 2).min(Duration::from_secs(longest));
                 }
             }
         }
@@ -113,29 +117,39 @@ impl Undo {
 }
 
 impl Grave {
-    fn of(traces: Traces, mark: String) -> Self {
-        let session = traces.session.filter(|_| traces.tainted);
-        Self {
-            revision: traces.stand.map(|stand| stand.revision),
-            mark: session.map(|session| (mark, session)),
-        }
+    /// Nothing, where nothing was put.
+    fn of(traces: Traces, mark: String) -> Option<Self> {
+        let revision = traces.stand.as_ref().map(|stand| stand.revision);
+        let session = traces
+            .session
+            .or_else(|| traces.stand.map(|stand| stand.session))?;
+        Some(Self {
+            revision,
+            session: Arc::downgrade(&session),
+            lease: session.id,
+            mark: traces.tainted.then_some(mark),
+        })
+    }
+
+    /// Whether the lease has, and with it all that could be deleted.
+    fn has_ended(&self) -> bool {
+        let session = self.session.upgrade();
+        session.is_none_or(|session| session.loss().is_some())
     }
 
     /// Leaves nothing of the node, but a mark if a put of it may come late.
     pub(super) async fn dig(&self, shared: &Shared, node: &str) -> Result<(), Trouble> {
-        if let Some((mark, session)) = &self.mark {
-            match shared.txn(nodes::bury(node, mark, session.id)).await {
-                Ok(_) => {
-                    shared.agenda.marked(mark.clone());
-                    return Ok(());
-                }
+        // First, as a server without space refuses marks.
+        if let Some(revision) = self.revision {
+            shared.txn(nodes::delete(node, revision)).await?;
+        }
+        if let Some(mark) = &self.mark {
+            match shared.txn(nodes::bury(node, mark, self.lease)).await {
+                Ok(_) => shared.agenda.marked(mark.clone()),
                 // No put can use it any more.
                 Err(trouble) if trouble.lease_gone => {}
                 Err(trouble) => return Err(trouble),
             }
-        }
-        if let Some(revision) = self.revision {
-            shared.txn(nodes::delete(node, revision)).await?;
         }
         Ok(())
     }
@@ -146,6 +160,8 @@ pub(super) fn evict(shared: &Shared, waiter: &Waiter) {
     if let Some(stand) = waiter.evict() {
         let grave = Grave {
             revision: Some(stand.revision),
+            session: Arc::downgrade(&stand.session),
+            lease: stand.session.id,
             mark: None,
         };
         shared.undo(Undo::node(waiter.node.clone(), grave));
@@ -155,9 +171,13 @@ pub(super) fn evict(shared: &Shared, waiter: &Waiter) {
 /// Removes marks that have had their time.
 pub(super) async fn unmark(shared: Arc<Shared>, marks: Vec<String>) {
     for mark in marks {
-        // Else they end with their lease.
-        if let Ok(connection) = shared.link.connection().await {
-            let _ = connection.delete(&mark).await;
+        let deleted = match shared.link.connection().await {
+            Ok(connection) => connection.delete(&mark).await,
+            Err(trouble) => Err(trouble),
+        };
+        if deleted.is_err() {
+            // Later; it ends with its lease in any case.
+            shared.agenda.marked(mark);
         }
     }
 }

@@ -43,8 +43,12 @@ struct Told {
     ticks: Option<u32>,
     /// Whether the agenda looks after it.
     listed: bool,
+    /// The server is being asked, by a task that sees it through: nobody has to be polled for that.
+    asking: bool,
     /// Its node is being deleted, as nobody polled it.
     evicted: bool,
+    /// It holds by its node, which nobody may evict it from.
+    granted: bool,
 }
 
 /// A node of its own at the server, which holds or waits by its revision.
@@ -60,6 +64,7 @@ pub(super) struct Traces {
     pub(super) stand: Option<Stand>,
     pub(super) tainted: bool,
     pub(super) session: Option<Arc<Session>>,
+    evicted: bool,
 }
 
 /// Why a waiter was woken.
@@ -117,13 +122,19 @@ impl Waiter {
         unlisted
     }
 
-    /// It is about to ask the server, and should be done within so many ticks; returns as
+    /// It is about to ask the server, and has to take the answer in time; returns as
     /// [`look`](Self::look).
     #[must_use]
-    pub(super) fn asks(&self, ticks: u32) -> bool {
+    pub(super) fn asks(&self) -> bool {
         let mut told = lock(&self.told);
+        told.asking = true;
         told.ticks = None;
-        told.expect_life(ticks)
+        told.expect_life(TICKS)
+    }
+
+    /// The server has answered, or does not.
+    pub(super) fn answered(&self) {
+        lock(&self.told).answered();
     }
 
     /// It is polled, and waits for news.
@@ -136,17 +147,17 @@ impl Waiter {
 
     pub(super) fn tick(&self) -> Tick {
         let mut told = lock(&self.told);
+        let busy = told.asking || told.putting;
         let Some(ticks) = &mut told.ticks else {
             told.listed = false;
             return Tick::Well;
         };
+        if busy {
+            return Tick::Waits;
+        }
         *ticks = ticks.saturating_sub(1);
         match *ticks {
             0 => {
-                if told.putting {
-                    // Nobody knows yet what there is to be evicted.
-                    return Tick::Waits;
-                }
                 told.listed = false;
                 told.ticks = None;
                 Tick::Hung
@@ -159,7 +170,7 @@ impl Waiter {
     /// Nobody polls it: it loses its node, which is to be deleted.
     pub(super) fn evict(&self) -> Option<Stand> {
         let mut told = lock(&self.told);
-        if told.replaced {
+        if told.replaced || told.granted {
             return None;
         }
         told.evicted = true;
@@ -188,10 +199,7 @@ impl Waiter {
         told.putting = false;
         told.evicted = false;
         told.stand = stand;
-        if told.ticks.is_some() {
-            // Its caller has an answer to take.
-            told.ticks = Some(TICKS);
-        }
+        told.answered();
         drop(told);
         self.settled.notify_waiters();
     }
@@ -207,6 +215,8 @@ impl Waiter {
                 let mut told = lock(&self.told);
                 if told.older.take().is_some() {
                     told.tainted |= left.tainted;
+                    // What is being deleted is no place to come back to.
+                    told.evicted |= left.evicted;
                     told.stand = left.stand;
                     told.session = left.session;
                 }
@@ -242,6 +252,7 @@ impl Waiter {
             return false;
         }
         told.ticks = None;
+        told.granted = true;
         true
     }
 
@@ -281,6 +292,7 @@ impl Waiter {
             stand: told.stand.clone(),
             tainted: told.tainted,
             session: told.session.clone(),
+            evicted: told.evicted,
         }
     }
 
@@ -316,6 +328,14 @@ impl Waiter {
 }
 
 impl Told {
+    /// Its caller has an answer to take.
+    fn answered(&mut self) {
+        self.asking = false;
+        if self.ticks.is_some() {
+            self.ticks = Some(TICKS);
+        }
+    }
+
     /// Whether the agenda must be asked to look after it.
     fn expect_life(&mut self, ticks: u32) -> bool {
         self.ticks = Some(self.ticks.map_or(ticks, |left| left.min(ticks)));
@@ -331,6 +351,10 @@ impl fmt::Debug for Waiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
     use super::*;
     use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
 
@@ -373,9 +397,43 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_question_is_under_way_is_not_hung() {
+        let waiter = waiter();
+        assert!(waiter.asks());
+        let seen = ticks(&waiter, TICKS * 3);
+        assert!(seen.iter().all(|tick| matches!(tick, Tick::Waits)));
+        waiter.answered();
+        assert!(matches!(ticks(&waiter, TICKS).last(), Some(Tick::Hung)));
+    }
+
+    fn stand() -> Stand {
+        Stand {
+            revision: 7,
+            session: Arc::new(Session::new(1, Duration::from_secs(60), Instant::now())),
+        }
+    }
+
+    #[test]
+    fn what_is_being_deleted_is_not_inherited_as_a_place() {
+        let older = Arc::new(waiter());
+        older.settle(Some(stand()));
+        assert!(older.evict().is_some());
+        let newer = waiter();
+        older.replace();
+        newer.inherit(older);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(newer.settled());
+        assert!(matches!(newer.stand(), Err(7)));
+    }
+
+    #[test]
     fn one_is_evicted_or_granted_and_never_both() {
         let granted = waiter();
+        granted.settle(Some(stand()));
         assert!(granted.grant());
+        assert!(granted.evict().is_none(), "it holds");
         let evicted = waiter();
         assert!(evicted.evict().is_none(), "it does not stand yet");
         assert!(!evicted.grant());
