@@ -1,18 +1,21 @@
 //! The backends that this suite runs on.
 //!
 //! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with the
-//! feature, `redis::its_name`, with a real server. It takes an [`On`] and asks that for its
+//! features, `redis::its_name` and `zookeeper::its_name`, with a real server. It takes an [`On`] and asks that for its
 //! backends. What stays on one backend says why, at the top of its module or on the test.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tower_lock::{
-    LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend, backend::DynLockBackend,
+    Fairness, LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend,
+    backend::DynLockBackend,
 };
 
 #[cfg(feature = "redis")]
 use crate::redis_place::Place;
 use crate::support::until;
+#[cfg(feature = "zookeeper")]
+use crate::zookeeper_place::{self, Place as ZooKeeperPlace};
 
 /// Which backend a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub(crate) enum On {
     Memory,
     #[cfg(feature = "redis")]
     Redis,
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper,
 }
 
 impl On {
@@ -29,6 +34,8 @@ impl On {
             Self::Memory => Backend::Memory(MemoryBackend::new()),
             #[cfg(feature = "redis")]
             Self::Redis => Backend::Redis(Place::new().await),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => Backend::ZooKeeper(ZooKeeperPlace::new().await),
         }
     }
 
@@ -40,8 +47,37 @@ impl On {
             Backend::Memory(_) => backend.builder().renew_on_current_runtime().build(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => backend.manager(),
+            #[cfg(feature = "zookeeper")]
+            Backend::ZooKeeper(_) => backend.manager(),
         };
         (backend, locks)
+    }
+
+    /// Whether a route may ask for `Batched`: its grants can reserve tokens.
+    pub(crate) fn batches(self) -> bool {
+        match self {
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => false,
+            _ => true,
+        }
+    }
+
+    /// Those of these that a route may ask for.
+    pub(crate) fn fair<const N: usize>(
+        self,
+        fairness: [Fairness; N],
+    ) -> impl Iterator<Item = Fairness> {
+        let may_have = move |one: &Fairness| self.batches() || !matches!(one, Fairness::Batched(_));
+        fairness.into_iter().filter(may_have)
+    }
+
+    /// So long a ttl, or the shortest that the backend takes.
+    pub(crate) fn ttl(self, ttl: Duration) -> Duration {
+        match self {
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => ttl.max(zookeeper_place::SESSION),
+            _ => ttl,
+        }
     }
 
     /// Whether the backend is in this process: then all is done when a call returns.
@@ -56,6 +92,8 @@ pub(crate) enum Backend {
     Memory(MemoryBackend),
     #[cfg(feature = "redis")]
     Redis(Place),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(ZooKeeperPlace),
 }
 
 impl Backend {
@@ -64,6 +102,8 @@ impl Backend {
             Self::Memory(backend) => LockManager::builder(backend.clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => LockManager::builder(place.backend().clone()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => LockManager::builder(place.backend().clone()),
         }
     }
 
@@ -78,6 +118,8 @@ impl Backend {
             Self::Memory(backend) => Arc::new(backend.clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Arc::new(place.backend().clone()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => Arc::new(place.backend().clone()),
         }
     }
 
@@ -87,6 +129,8 @@ impl Backend {
             Self::Memory(_) => self.clone(),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Self::Redis(place.elsewhere().await),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => Self::ZooKeeper(place.elsewhere().await),
         }
     }
 
@@ -96,6 +140,8 @@ impl Backend {
             Self::Memory(backend) => backend.len(),
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.locks().len(),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => place.locks().len(),
         }
     }
 
@@ -111,6 +157,8 @@ impl Backend {
             Self::Memory(backend) => assert!(backend.is_empty(), "{backend:?}"),
             #[cfg(feature = "redis")]
             Self::Redis(_) => {}
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => {}
         }
         until("nothing is left", || self.is_empty())
     }
@@ -122,6 +170,8 @@ impl Backend {
             Self::Memory(backend) => backend.lose(key, Loss::ForceReleased),
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.take_away(key).await,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => place.take_away(key).await,
         }
     }
 }
@@ -146,6 +196,11 @@ macro_rules! on_each_backend {
         #[cfg(feature = "redis")]
         mod redis {
             $($crate::backends::on_each_backend!(@one Redis $test $($kind)?);)*
+        }
+
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $($crate::backends::on_each_backend!(@one ZooKeeper $test $($kind)?);)*
         }
     };
     (@one $on:ident $test:ident) => {

@@ -61,6 +61,8 @@ impl CountingBackend {
             On::Memory => vec![Self::local(), Self::remote(pauses)],
             #[cfg(feature = "redis")]
             On::Redis => vec![Self::on(on).await],
+            #[cfg(feature = "zookeeper")]
+            On::ZooKeeper => vec![Self::on(on).await],
         }
     }
 

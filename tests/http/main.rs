@@ -30,7 +30,7 @@ mod prefer;
 mod readiness;
 #[cfg(feature = "redis")]
 mod redis_place;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 mod settings;
@@ -38,3 +38,5 @@ mod shutdown;
 mod support;
 mod upgrades;
 mod waits;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_place;

@@ -1,11 +1,11 @@
-//! The server that all tests of a process share.
+//! The servers that all tests of a process share.
 
 use std::{
     process::Command,
     sync::{Mutex, OnceLock},
 };
 
-use super::{process::Process, redis::RedisServer};
+use super::{process::Process, redis::RedisServer, zookeeper::ZooKeeperServer};
 
 /// Ends the server when its standard input does, which is when our process is gone: however that
 /// ends, and without a drop, which statics do not have.
@@ -22,6 +22,25 @@ impl RedisServer {
             watch
                 .args(["-c", WATCH])
                 .arg(server.info("process_id"))
+                .arg(server.directory());
+            let watch = Process::spawn(&mut watch, "it is part of every system");
+            (server, Mutex::new(watch))
+        });
+        server
+    }
+}
+
+impl ZooKeeperServer {
+    /// One for all tests of this process that need a server and do it no harm, each with a base of
+    /// its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(ZooKeeperServer, Mutex<Process>)> = OnceLock::new();
+        let (server, _watch) = SHARED.get_or_init(|| {
+            let server = Self::start();
+            let mut watch = Command::new("sh");
+            watch
+                .args(["-c", WATCH])
+                .arg(server.id().to_string())
                 .arg(server.directory());
             let watch = Process::spawn(&mut watch, "it is part of every system");
             (server, Mutex::new(watch))

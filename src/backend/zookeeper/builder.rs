@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::{BackendError, BackendErrorKind},
+    lease::FencingToken,
     runtime,
 };
 
@@ -45,6 +46,7 @@ pub struct ZooKeeperBuilder {
     layout: NodeLayout,
     session_timeout: Duration,
     timeout: Duration,
+    token_floor: u64,
     digest: Option<(String, String)>,
 }
 
@@ -56,6 +58,7 @@ impl ZooKeeperBuilder {
             layout: NodeLayout::default(),
             session_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(2),
+            token_floor: 0,
             digest: None,
         }
     }
@@ -95,6 +98,14 @@ impl ZooKeeperBuilder {
     /// It says nothing about how long to wait for a lock.
     pub fn with_operation_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// All tokens are above this one: it is added to the zxid that they are made of. For whoever
+    /// comes from a backend with greater numbers (memory and Redis count microseconds since 1970),
+    /// which storage has seen. All instances need the same, for ever.
+    pub fn with_token_floor(mut self, floor: FencingToken) -> Self {
+        self.token_floor = floor.get();
         self
     }
 
@@ -194,6 +205,7 @@ impl ZooKeeperBuilder {
             layout: self.layout,
             session_timeout: self.session_timeout,
             timeout: self.timeout.min(super::LONGEST),
+            token_floor: self.token_floor,
             digest,
             data,
         })

@@ -17,7 +17,6 @@ use crate::{
     backend::{HolderState, KeyState, WaitBound},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
-    lease::FencingToken,
 };
 
 /// How often to look whether the key is free, whatever was heard.
@@ -174,8 +173,7 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
         match look.ask(&session, zk.get_data(&path)).await? {
             Ok((data, stat)) => {
                 if data.starts_with(OURS) {
-                    let token = u64::try_from(stat.czxid).ok();
-                    holder.fencing_token = token.and_then(FencingToken::new);
+                    holder.fencing_token = client.shared.config.token(stat.czxid);
                 }
                 state.holders.push(holder);
             }

@@ -196,9 +196,9 @@ impl Stand<'_> {
         let own = own.take().unwrap_or_else(|| self.read(&node.path));
         match self.see(own).await? {
             Ok((stat, watcher)) if stat.ephemeral_owner == self.session.id => {
-                match u64::try_from(stat.czxid).ok().and_then(FencingToken::new) {
+                match self.shared.config.token(stat.czxid) {
                     Some(token) => Ok(Step::First(token, watcher)),
-                    None => Err(zk::Error::BadVersion.into()),
+                    None => Err(Stop::Refused(Trouble::no_token())),
                 }
             }
             Ok(_) | Err(zk::Error::NoNode) => Ok(Step::Gone),

@@ -65,6 +65,11 @@ impl Trouble {
         .answered()
     }
 
+    pub(super) fn no_token() -> Self {
+        Self::misconfigured("no token is left above this token floor: they end at `i64::MAX`")
+            .answered()
+    }
+
     pub(super) fn no_chroot() -> Self {
         Self::misconfigured(
             "the chroot of the connect string does not exist: create it, or mend the string",
