@@ -314,6 +314,8 @@ impl<'a> Attempt<'a> {
             && !self.watching.as_ref().is_some_and(|w| w.is_of(&node))
         {
             let target = Target::Waiter(Arc::downgrade(&self.waiter));
+            // The one before goes first.
+            self.watching = None;
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
         let next = Instant::now() + super::jittered(if soon { SOON } else { CEILING });
@@ -327,6 +329,7 @@ impl<'a> Attempt<'a> {
                         self.watching = None;
                         return Ok(());
                     }
+                    News::Check => return Ok(()),
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },
@@ -387,6 +390,19 @@ async fn put(
         waiter: waiter.clone(),
         stand: None,
     };
+    let line = wish.queues.then(|| shared.room.line_up(wish.names.id()));
+    let _turn = match &line {
+        // Where the server is silent, nobody waits for all of those before it.
+        Some(line) => match timeout(shared.budget, line.turn.lock()).await {
+            Ok(turn) => Some(turn),
+            Err(_) => return Err(Trouble::no_answer()),
+        },
+        // Nobody stands behind a try.
+        None => None,
+    };
+    if !waiter.is_wanted() {
+        return Err(Trouble::replaced());
+    }
     let started = Instant::now();
     loop {
         if let Some(revision) = old.take() {

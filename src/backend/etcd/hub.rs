@@ -2,14 +2,19 @@
 //!
 //! # No gap
 //!
-//! A node is watched from the revision behind that of the read which saw it. The server delivers
-//! what happened since, however late the watch is registered, so the deletion is never missed. A
-//! stream that ends, with its connection or because its member lost the leader, is opened again over
-//! the next connection, with every watch from the same revision as before. Revisions that the server
-//! has compacted meanwhile cannot be watched: whoever waited reads again instead.
+//! A waiter watches the node before it from *now* on: the server tells of such a watch at once,
+//! while one that starts in the past is told of with the others of its kind, ten times a second. It
+//! says at which revision the watch began. If that is the one of the read which saw the node, there
+//! is no gap; if not, something was written since, and the waiter looks once more, behind the
+//! beginning of its watch.
 //!
-//! Several that wait for the same node share its watch: the first one starts at an earlier revision
-//! than the others, and is gone with the node's deletion.
+//! A stream that ends, with its connection or because its member lost the leader, is opened again over
+//! the next connection, with every watch from the revision behind that read: the server delivers what
+//! happened since. So does it for holders, who are watched from their grant on. Revisions that the
+//! server has compacted meanwhile cannot be watched: whoever waited reads again instead.
+//!
+//! Several that wait for the same node share its watch, whose beginning is then before their reads, or
+//! is still to come.
 
 use std::{
     collections::HashMap,
@@ -20,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
+use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse};
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{client::Shared, connection::Connection, gate::Gate, lease::Inner, waiter::Waiter};
@@ -51,14 +56,21 @@ pub(super) enum Target {
 pub(super) enum Order {
     Watch {
         ticket: u64,
-        node: Arc<str>,
+        of: Of,
         from: i64,
         target: Target,
     },
     Leave {
         ticket: u64,
-        node: Arc<str>,
+        of: Of,
     },
+}
+
+/// What is watched for whom: a holder's watch, which has a past, is not shared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Of {
+    node: Arc<str>,
+    by_holder: bool,
 }
 
 /// A place among those who are told of a node; given up with this.
@@ -66,7 +78,7 @@ pub(super) enum Order {
 pub(super) struct Watching {
     orders: mpsc::UnboundedSender<Order>,
     ticket: u64,
-    node: Arc<str>,
+    of: Of,
 }
 
 impl Hub {
@@ -79,24 +91,26 @@ impl Hub {
     /// Has somebody told when this node is gone, which a read of the revision before `from` saw.
     pub(super) fn watch(&self, node: Arc<str>, from: i64, target: Target) -> Watching {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let by_holder = matches!(target, Target::Holder(_));
+        let of = Of { node, by_holder };
         // Without the other end the client is closed, and whoever waits ends by its own time.
         let _ = self.orders.send(Order::Watch {
             ticket,
-            node: node.clone(),
+            of: of.clone(),
             from,
             target,
         });
         Watching {
             orders: self.orders.clone(),
             ticket,
-            node,
+            of,
         }
     }
 }
 
 impl Watching {
     pub(super) fn is_of(&self, node: &str) -> bool {
-        *self.node == *node
+        *self.of.node == *node
     }
 }
 
@@ -104,7 +118,7 @@ impl Drop for Watching {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Leave {
             ticket: self.ticket,
-            node: self.node.clone(),
+            of: self.of.clone(),
         });
     }
 }
@@ -112,22 +126,43 @@ impl Drop for Watching {
 /// A watched node.
 struct Watch {
     id: i64,
+    /// Behind the read that saw it.
     from: i64,
+    /// Whether nothing since then is missed.
+    begun: bool,
     targets: Vec<(u64, Target)>,
+}
+
+/// What there is to be told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fact {
+    /// It may have gone before it was watched.
+    Begun,
+    Written,
+    Deleted,
+    /// Nothing will be told of it any more.
+    Unknown,
 }
 
 /// What is watched, whether a stream is open or not.
 #[derive(Default)]
 struct Watches {
-    by_node: HashMap<Arc<str>, Watch>,
-    by_id: HashMap<i64, Arc<str>>,
+    watches: HashMap<Of, Watch>,
+    by_id: HashMap<i64, Of>,
     last: i64,
 }
 
 /// What is to be asked of the server.
 enum Request {
-    Create { id: i64, node: Arc<str>, from: i64 },
-    Cancel { id: i64 },
+    /// From this revision on, or from now on if it is 0.
+    Create {
+        id: i64,
+        node: Arc<str>,
+        from: i64,
+    },
+    Cancel {
+        id: i64,
+    },
 }
 
 impl Watches {
@@ -135,50 +170,85 @@ impl Watches {
         match order {
             Order::Watch {
                 ticket,
-                node,
+                of,
                 from,
                 target,
             } => {
-                if let Some(watch) = self.by_node.get_mut(&node) {
+                if let Some(watch) = self.watches.get_mut(&of) {
                     watch.targets.push((ticket, target));
                     return None;
                 }
                 self.last += 1;
                 let id = self.last;
-                let targets = vec![(ticket, target)];
-                self.by_id.insert(id, node.clone());
-                self.by_node
-                    .insert(node.clone(), Watch { id, from, targets });
-                Some(Request::Create { id, node, from })
+                let watch = Watch {
+                    id,
+                    from,
+                    begun: of.by_holder,
+                    targets: vec![(ticket, target)],
+                };
+                let request = Request::Create {
+                    id,
+                    node: of.node.clone(),
+                    from: if of.by_holder { from } else { 0 },
+                };
+                self.by_id.insert(id, of.clone());
+                self.watches.insert(of, watch);
+                Some(request)
             }
-            Order::Leave { ticket, node } => {
-                let watch = self.by_node.get_mut(&node)?;
+            Order::Leave { ticket, of } => {
+                let watch = self.watches.get_mut(&of)?;
                 watch.targets.retain(|(other, _)| *other != ticket);
                 if !watch.targets.is_empty() {
                     return None;
                 }
                 let id = watch.id;
-                self.by_node.remove(&node);
+                self.watches.remove(&of);
                 self.by_id.remove(&id);
                 Some(Request::Cancel { id })
             }
         }
     }
 
-    /// All of them, for a new stream.
-    fn all(&self) -> Vec<Request> {
-        let creates = self.by_node.iter().map(|(node, watch)| Request::Create {
-            id: watch.id,
-            node: node.clone(),
-            from: watch.from,
+    /// All of them, for a new stream: with their past.
+    fn all(&mut self) -> Vec<Request> {
+        let creates = self.watches.iter_mut().map(|(of, watch)| {
+            watch.begun = true;
+            Request::Create {
+                id: watch.id,
+                node: of.node.clone(),
+                from: watch.from,
+            }
         });
         creates.collect()
     }
 
-    fn end(&mut self, id: i64) -> Vec<(u64, Target)> {
-        let node = self.by_id.remove(&id);
-        let watch = node.and_then(|node| self.by_node.remove(&node));
-        watch.map(|watch| watch.targets).unwrap_or_default()
+    /// A watch began at this revision: who has to look, as it was after their read.
+    fn begins(&mut self, id: i64, revision: i64) -> Vec<Target> {
+        let of = self.by_id.get(&id);
+        match of.and_then(|of| self.watches.get_mut(of)) {
+            Some(watch) if !watch.begun => {
+                watch.begun = true;
+                if revision < watch.from {
+                    return Vec::new();
+                }
+                let targets = watch.targets.iter();
+                targets.map(|(_, target)| target.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn targets(&self, id: i64) -> Vec<Target> {
+        let watch = self.by_id.get(&id).and_then(|of| self.watches.get(of));
+        let targets = watch.into_iter().flat_map(|watch| &watch.targets);
+        targets.map(|(_, target)| target.clone()).collect()
+    }
+
+    fn end(&mut self, id: i64) -> Vec<Target> {
+        let of = self.by_id.remove(&id);
+        let watch = of.and_then(|of| self.watches.remove(&of));
+        let targets = watch.map(|watch| watch.targets).unwrap_or_default();
+        targets.into_iter().map(|(_, target)| target).collect()
     }
 }
 
@@ -271,8 +341,7 @@ async fn send_request(
         Request::Create { id, node, from } => {
             let options = WatchOptions::new()
                 .with_watch_id(id)
-                .with_start_revision(from)
-                .with_filters([WatchFilterType::NoPut]);
+                .with_start_revision(from);
             requests.watch(&*node, Some(options)).await
         }
         Request::Cancel { id } => requests.cancel(id).await,
@@ -293,42 +362,68 @@ fn heard(
             return false;
         }
         // Compacted, or by our own wish, and then nobody is there to be told.
-        for (_, target) in watches.end(id) {
-            tell(shared, target);
+        for target in watches.end(id) {
+            tell(shared, target, Fact::Unknown);
         }
         return true;
     }
-    let gone = |event: &etcd_client::Event| event.event_type() == EventType::Delete;
-    if id != RESIDENT && answer.events().iter().any(gone) {
-        for (_, target) in watches.end(id) {
-            tell(shared, target);
+    if id == RESIDENT {
+        return true;
+    }
+    if answer.created() {
+        let revision = answer.header().map_or(i64::MAX, |header| header.revision());
+        for target in watches.begins(id, revision) {
+            tell(shared, target, Fact::Begun);
+        }
+    }
+    for event in answer.events() {
+        if event.event_type() == EventType::Put {
+            for target in watches.targets(id) {
+                tell(shared, target, Fact::Written);
+            }
+            continue;
+        }
+        for target in watches.end(id) {
+            tell(shared, target, Fact::Deleted);
         }
         let _ = send.send(Request::Cancel { id });
     }
     true
 }
 
-fn tell(shared: &Arc<Shared>, target: Target) {
+fn tell(shared: &Arc<Shared>, target: Target, fact: Fact) {
     match target {
         Target::Waiter(waiter) => {
-            if let Some(waiter) = waiter.upgrade() {
-                shared.room.tell(&waiter);
+            let Some(waiter) = waiter.upgrade() else {
+                return;
+            };
+            match fact {
+                Fact::Begun => waiter.check(),
+                Fact::Written => {}
+                Fact::Deleted | Fact::Unknown => shared.room.tell(&waiter),
             }
         }
         Target::Gate(gate) => {
-            if let Some(gate) = gate.upgrade() {
+            if fact != Fact::Written
+                && let Some(gate) = gate.upgrade()
+            {
                 gate.open();
             }
         }
         Target::Holder(inner) => {
-            if let Some(inner) = inner.upgrade()
-                && inner.is_held()
-            {
-                shared.spawn({
-                    let shared = shared.clone();
-                    async move { inner.look(&shared).await }
-                });
+            let Some(inner) = inner.upgrade() else { return };
+            if fact == Fact::Written {
+                return inner.was_taken();
             }
+            shared.spawn({
+                let shared = shared.clone();
+                async move {
+                    match fact {
+                        Fact::Deleted => inner.was_deleted(&shared).await,
+                        Fact::Begun | Fact::Written | Fact::Unknown => inner.look(&shared).await,
+                    }
+                }
+            });
         }
     }
 }
