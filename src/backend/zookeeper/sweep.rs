@@ -69,45 +69,6 @@ async fn delete(shared: &Shared, session: &Session, mut keys: Vec<(LockKey, bool
     }
 }
 
-/// The nodes of these keys that are there for locks alone: those that this process made, and
-/// containers. Others were made on purpose, with rights of their own perhaps.
-async fn idle_containers(
-    shared: &Shared,
-    client: &zk::Client,
-    keys: &[(LockKey, bool)],
-) -> Result<Vec<String>, Trouble> {
-    /// What stands in a container for the session that it belongs to.
-    const CONTAINER: i64 = i64::MIN;
-    let paths: Vec<_> = keys
-        .iter()
-        .map(|(key, made)| (shared.config.parent(key), *made))
-        .collect();
-    // Each is sent when its future is made.
-    let asked: Vec<_> = paths
-        .iter()
-        .map(|(path, made)| (!made).then(|| client.check_stat(path)))
-        .collect();
-    let all = async {
-        let mut found = Vec::new();
-        for ((path, _), asked) in paths.iter().zip(asked) {
-            let goes = match asked {
-                None => true,
-                Some(stat) => stat
-                    .await?
-                    .is_some_and(|stat| stat.ephemeral_owner == CONTAINER),
-            };
-            if goes {
-                found.push(path.clone());
-            }
-        }
-        Ok::<_, zk::Error>(found)
-    };
-    match timeout(shared.config.timeout, all).await {
-        Ok(found) => Ok(found?),
-        Err(_) => Err(Trouble::no_answer()),
-    }
-}
-
 /// Fails where nobody knows.
 async fn delete_some(
     shared: &Shared,
@@ -115,7 +76,10 @@ async fn delete_some(
     keys: &[(LockKey, bool)],
 ) -> Result<(), Trouble> {
     let client = session.client()?;
-    let paths = idle_containers(shared, &client, keys).await?;
+    let paths: Vec<_> = keys
+        .iter()
+        .map(|(key, _)| shared.config.parent(key))
+        .collect();
     // Each is sent when its future is made.
     let deletions: Vec<_> = paths.iter().map(|path| client.delete(path, None)).collect();
     let all = async {
