@@ -17,9 +17,8 @@
 //! is still to come.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -28,7 +27,11 @@ use std::{
 use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse};
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{client::Shared, connection::Connection, gate::Gate, lease::Inner, waiter::Waiter};
+use super::{
+    client::Shared,
+    connection::Connection,
+    watches::{Of, Order, Request, Target, Watches},
+};
 
 /// The watch that is always there, of a key that nobody writes: a server counts pings on a
 /// connection without a stream as an attack.
@@ -39,38 +42,6 @@ const RESIDENT: i64 = i64::MAX;
 pub(super) struct Hub {
     orders: mpsc::UnboundedSender<Order>,
     next: AtomicU64,
-}
-
-/// Who wants to know that a node is gone.
-#[derive(Clone, Debug)]
-pub(super) enum Target {
-    /// Waits behind it.
-    Waiter(Weak<Waiter>),
-    /// Waits until it is free, without wanting it.
-    Gate(Weak<Gate>),
-    /// Holds by it.
-    Holder(Weak<Inner>),
-}
-
-#[derive(Debug)]
-pub(super) enum Order {
-    Watch {
-        ticket: u64,
-        of: Of,
-        from: i64,
-        target: Target,
-    },
-    Leave {
-        ticket: u64,
-        of: Of,
-    },
-}
-
-/// What is watched for whom: a holder's watch, which has a past, is not shared.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Of {
-    node: Arc<str>,
-    by_holder: bool,
 }
 
 /// A place among those who are told of a node; given up with this.
@@ -123,16 +94,6 @@ impl Drop for Watching {
     }
 }
 
-/// A watched node.
-struct Watch {
-    id: i64,
-    /// Behind the read that saw it.
-    from: i64,
-    /// Whether nothing since then is missed.
-    begun: bool,
-    targets: Vec<(u64, Target)>,
-}
-
 /// What there is to be told of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fact {
@@ -142,114 +103,6 @@ enum Fact {
     Deleted,
     /// Nothing will be told of it any more.
     Unknown,
-}
-
-/// What is watched, whether a stream is open or not.
-#[derive(Default)]
-struct Watches {
-    watches: HashMap<Of, Watch>,
-    by_id: HashMap<i64, Of>,
-    last: i64,
-}
-
-/// What is to be asked of the server.
-enum Request {
-    /// From this revision on, or from now on if it is 0.
-    Create {
-        id: i64,
-        node: Arc<str>,
-        from: i64,
-    },
-    Cancel {
-        id: i64,
-    },
-}
-
-impl Watches {
-    fn take(&mut self, order: Order) -> Option<Request> {
-        match order {
-            Order::Watch {
-                ticket,
-                of,
-                from,
-                target,
-            } => {
-                if let Some(watch) = self.watches.get_mut(&of) {
-                    watch.targets.push((ticket, target));
-                    return None;
-                }
-                self.last += 1;
-                let id = self.last;
-                let watch = Watch {
-                    id,
-                    from,
-                    begun: of.by_holder,
-                    targets: vec![(ticket, target)],
-                };
-                let request = Request::Create {
-                    id,
-                    node: of.node.clone(),
-                    from: if of.by_holder { from } else { 0 },
-                };
-                self.by_id.insert(id, of.clone());
-                self.watches.insert(of, watch);
-                Some(request)
-            }
-            Order::Leave { ticket, of } => {
-                let watch = self.watches.get_mut(&of)?;
-                watch.targets.retain(|(other, _)| *other != ticket);
-                if !watch.targets.is_empty() {
-                    return None;
-                }
-                let id = watch.id;
-                self.watches.remove(&of);
-                self.by_id.remove(&id);
-                Some(Request::Cancel { id })
-            }
-        }
-    }
-
-    /// All of them, for a new stream: with their past.
-    fn all(&mut self) -> Vec<Request> {
-        let creates = self.watches.iter_mut().map(|(of, watch)| {
-            watch.begun = true;
-            Request::Create {
-                id: watch.id,
-                node: of.node.clone(),
-                from: watch.from,
-            }
-        });
-        creates.collect()
-    }
-
-    /// A watch began at this revision: who has to look, as it was after their read.
-    fn begins(&mut self, id: i64, revision: i64) -> Vec<Target> {
-        let of = self.by_id.get(&id);
-        match of.and_then(|of| self.watches.get_mut(of)) {
-            Some(watch) if !watch.begun => {
-                watch.begun = true;
-                if revision < watch.from {
-                    return Vec::new();
-                }
-                let targets = watch.targets.iter();
-                targets.map(|(_, target)| target.clone()).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    fn targets(&self, id: i64) -> Vec<Target> {
-        let watch = self.by_id.get(&id).and_then(|of| self.watches.get(of));
-        let targets = watch.into_iter().flat_map(|watch| &watch.targets);
-        targets.map(|(_, target)| target.clone()).collect()
-    }
-
-    fn end(&mut self, id: i64) -> Vec<Target> {
-        let of = self.by_id.remove(&id);
-        let watch = of.and_then(|of| self.watches.remove(&of));
-        let targets = watch.map(|watch| watch.targets).unwrap_or_default();
-        targets.into_iter().map(|(_, target)| target).collect()
-    }
 }
 
 /// Keeps the stream open for as long as it is polled, and tells who is to be told.

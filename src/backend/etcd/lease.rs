@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     client::{Client, Shared},
-    hub::{Target, Watching},
+    hub::Watching,
     nodes,
     room::Asker,
     session::Session,
     trouble::Trouble,
     undo::{Grave, Undo},
+    watches::Target,
 };
 use crate::{
     backend::Mode,

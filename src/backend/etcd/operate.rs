@@ -92,8 +92,12 @@ pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool
     let shared = &client.shared;
     let names = Names::new(&shared.prefix, key);
     let (nodes, _) = queue(shared, &names).await?;
+    let holders = &nodes[..holders(&names, &nodes)];
+    if holders.is_empty() {
+        return Ok(false);
+    }
     let mut taken = Vec::new();
-    for kv in &nodes[..holders(&names, &nodes)] {
+    for kv in holders {
         let node = std::str::from_utf8(kv.key()).map_err(|_| Trouble::strange())?;
         // Each by itself, and no other than was seen.
         let answer = shared.txn(nodes::take(node, kv.create_revision())).await?;
@@ -101,10 +105,9 @@ pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool
             taken.push((node, kv.create_revision()));
         }
     }
-    if taken.is_empty() {
-        return Ok(false);
+    if !taken.is_empty() {
+        sleep(NOTICE).await;
     }
-    sleep(NOTICE).await;
     for (node, revision) in taken {
         shared.txn(nodes::delete(node, revision)).await?;
     }
