@@ -235,7 +235,6 @@ async fn an_operator_who_deletes_the_node_takes_the_lock() {
     hold(&backend, &key(1)).await.release().await.unwrap();
 }
 
-/// The heartbeats' own node is nothing that anybody depends on.
 /// More than the client library can watch over a reconnect. An operator who takes one of those that
 /// are not watched is noticed all the same.
 #[tokio::test(flavor = "multi_thread")]
@@ -263,6 +262,7 @@ async fn thousands_of_locks_outlive_a_broken_connection() {
     }
 }
 
+/// The heartbeats' own node is nothing that anybody depends on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_node_that_is_deleted_is_made_anew() {
     let server = ZooKeeperServer::start();

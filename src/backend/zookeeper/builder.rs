@@ -81,11 +81,11 @@ impl ZooKeeperBuilder {
         self
     }
 
-    /// How long a session outlives its last sign of life; 10 s by default, 100 ms to 1 h. The locks
+    /// How long a session outlives its last sign of life; 10 s by default, 500 ms to 1 h. The locks
     /// of a process that dies are free after that, and no route's ttl may be shorter.
     ///
-    /// The servers keep it within 2 to 20 of their ticks (4 to 40 s with the usual tick of 2 s)
-    /// without a word: [`ZooKeeperBackend::session_timeout`] tells what they granted.
+    /// The servers keep it within bounds of their own, by default 2 to 20 ticks (4 to 40 s with the usual
+    /// tick of 2 s), without a word: [`ZooKeeperBackend::session_timeout`] tells what they granted.
     pub fn with_session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
         self

@@ -27,6 +27,9 @@ pub(super) struct Config {
 
 /// How the data of our nodes begins.
 pub(super) const OURS: &[u8] = b"tower-lock ";
+/// What stands in the node of a key that we made. Clients are not told whether a node is a container,
+/// so this is what tells it from one that somebody made on purpose.
+pub(super) const PARENT: &[u8] = b"tower-lock container";
 
 impl Config {
     /// The node of a key. The canonical form of a key has no slash and is never `.`, `..` or

@@ -22,6 +22,7 @@ use zookeeper_client as zk;
 
 use super::{
     client::Shared,
+    config::PARENT,
     place::Place,
     queue::Queue,
     session::Session,
@@ -170,7 +171,7 @@ impl<'a> Stand<'a> {
     async fn create_both(&mut self) -> Result<(), Stop> {
         let (prefix, config) = (self.prefix(), &self.shared.config);
         let mut writer = self.client.new_multi_writer();
-        writer.add_create(&self.parent, b"", &config.parents())?;
+        writer.add_create(&self.parent, PARENT, &config.parents())?;
         writer.add_create(&prefix, &config.data, &config.nodes())?;
         self.shared.room.makes(&self.place.key);
         let mut first_failed = false;
