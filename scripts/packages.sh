@@ -3,13 +3,15 @@
 #   need "command:package" ...
 #
 # A package is installed only where its command is not found. In a bare "command" the two have
-# the same name.
+# the same name. A path stands for itself: "/usr/share/java/zookeeper.jar:zookeeper".
 
 need() {
     local entry missing=()
     for entry in "$@"; do
+        if [[ $entry == /* ]]; then
+            [[ -e ${entry%%:*} ]] || missing+=("${entry#*:}")
         # Servers live in sbin, which is not in everybody's PATH.
-        if ! PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null; then
+        elif ! PATH="$PATH:/usr/sbin:/sbin" command -v "${entry%%:*}" >/dev/null; then
             missing+=("${entry#*:}")
         fi
     done

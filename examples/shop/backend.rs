@@ -1,6 +1,8 @@
 //! From a URL to the backend that it names.
 
-use tower_lock::{LockManager, MemoryBackend, RedisBackend, backend::Scope};
+use std::time::Duration;
+
+use tower_lock::{LockManager, MemoryBackend, RedisBackend, ZooKeeperBackend, backend::Scope};
 
 use crate::BoxError;
 
@@ -8,10 +10,11 @@ use crate::BoxError;
 const ACCEPTED: &str = "`memory:` (one process), `redis://[user:password@]HOST[:PORT][/DATABASE]`, \
                         `rediss://..` (the same with TLS), `unix:///PATH` (a Redis on this host), \
                         `redis:` (for the demo, which starts one), \
-                        `etcd://[user:password@]HOST[:PORT][,HOST[:PORT]..]`, `etcds://..` (with TLS)";
+                        `etcd://[user:password@]HOST[:PORT][,HOST[:PORT]..]`, `etcds://..` (with TLS), \
+                        `zookeeper://[user:password@]HOST[:PORT][,HOST[:PORT]..][/CHROOT]`";
 
-/// Connects to the backend of this URL.
-pub(crate) async fn connect(url: &str) -> Result<LockManager, BoxError> {
+/// Connects to the backend of this URL, for leases of this ttl.
+pub(crate) async fn connect(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
     match url.split_once(':') {
         Some(("memory", "")) => Ok(LockManager::new(MemoryBackend::new())),
         Some(("redis", "")) => Err(
@@ -21,6 +24,7 @@ pub(crate) async fn connect(url: &str) -> Result<LockManager, BoxError> {
         ),
         Some(("redis" | "rediss" | "unix", _)) => redis(url).await,
         Some(("etcd" | "etcds", _)) => etcd(url).await,
+        Some(("zookeeper", _)) => zookeeper(url, ttl).await,
         // The URL may hold a password, so only its scheme is shown.
         Some((scheme, _)) => {
             Err(format!("the backend `{scheme}:` is not known here; accepted: {ACCEPTED}").into())
@@ -52,6 +56,24 @@ async fn etcd(_url: &str) -> Result<LockManager, BoxError> {
     )
 }
 
+async fn zookeeper(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
+    // A lease lasts no longer than its session, and a killed instance's lock as long as that.
+    let backend = ZooKeeperBackend::builder(url)
+        .with_base("/shop")
+        .with_session_timeout(ttl.min(Duration::from_secs(10)))
+        .connect()
+        .await?;
+    let granted = backend.session_timeout();
+    if granted > ttl {
+        return Err(format!(
+            "these ZooKeeper servers grant sessions of no less than {granted:?} (twice their \
+             tickTime): ask for a --ttl that is no shorter"
+        )
+        .into());
+    }
+    Ok(LockManager::new(backend))
+}
+
 /// Whether the locks of this backend end at the process's border.
 pub(crate) fn is_per_process(locks: &LockManager) -> bool {
     locks.capabilities().scope == Scope::Process
@@ -61,13 +83,15 @@ pub(crate) fn is_per_process(locks: &LockManager) -> bool {
 mod tests {
     use super::*;
 
+    const TTL: Duration = Duration::from_secs(1);
+
     async fn refusal(url: &str) -> String {
-        connect(url).await.unwrap_err().to_string()
+        connect(url, TTL).await.unwrap_err().to_string()
     }
 
     #[tokio::test]
     async fn memory_is_known_and_locks_one_process() {
-        assert!(is_per_process(&connect("memory:").await.unwrap()));
+        assert!(is_per_process(&connect("memory:", TTL).await.unwrap()));
     }
 
     #[tokio::test]
@@ -81,6 +105,7 @@ mod tests {
                 "unix://",
                 "etcd://",
                 "etcds://",
+                "zookeeper://",
             ] {
                 assert!(error.contains(form), "{error}");
             }
@@ -133,11 +158,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connect_string_of_zookeeper_that_cannot_be_used_says_what_can() {
+        for url in [
+            "zookeeper:secret",
+            "zookeeper://secret@host",
+            "zookeeper://host/secret/",
+        ] {
+            let error = refusal(url).await;
+            assert!(error.contains("zookeeper://["), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_server_that_is_not_there_is_an_error_without_its_secrets() {
         for url in [
             "redis://user:secret@127.0.0.1:1",
             "rediss://user:secret@127.0.0.1:1",
             "unix:///nowhere/redis.sock?pass=secret",
+            "zookeeper://user:secret@127.0.0.1:1",
         ] {
             let error = refusal(url).await;
             assert!(error.contains("unavailable"), "{url}: {error}");

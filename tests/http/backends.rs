@@ -1,13 +1,14 @@
 //! The backends that this suite runs on.
 //!
 //! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with their
-//! features, `etcd::its_name` and `redis::its_name`, with real servers. It takes an [`On`] and asks that for its
+//! features, `etcd::its_name`, `redis::its_name` and `zookeeper::its_name`, with real servers. It takes an [`On`] and asks that for its
 //! backends. What stays on one backend says why, at the top of its module or on the test.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tower_lock::{
-    LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend, backend::DynLockBackend,
+    Fairness, LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend,
+    backend::DynLockBackend,
 };
 
 #[cfg(feature = "etcd")]
@@ -15,6 +16,8 @@ use crate::etcd_place::Place as EtcdPlace;
 #[cfg(feature = "redis")]
 use crate::redis_place::Place;
 use crate::support::until;
+#[cfg(feature = "zookeeper")]
+use crate::zookeeper_place::{self, Place as ZooKeeperPlace};
 
 /// Which backend a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(crate) enum On {
     Etcd,
     #[cfg(feature = "redis")]
     Redis,
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper,
 }
 
 impl On {
@@ -35,6 +40,8 @@ impl On {
             Self::Etcd => Backend::Etcd(EtcdPlace::new().await),
             #[cfg(feature = "redis")]
             Self::Redis => Backend::Redis(Place::new().await),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => Backend::ZooKeeper(ZooKeeperPlace::new().await),
         }
     }
 
@@ -48,29 +55,40 @@ impl On {
             Backend::Etcd(_) => backend.manager(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => backend.manager(),
+            #[cfg(feature = "zookeeper")]
+            Backend::ZooKeeper(_) => backend.manager(),
         };
         (backend, locks)
     }
 
-    /// This ttl, or the shortest that it takes.
-    pub(crate) fn ttl(self, ttl: Duration) -> Duration {
+    /// Whether a route may ask for `Batched`: its grants can reserve tokens.
+    pub(crate) fn batches(self) -> bool {
         match self {
-            Self::Memory => ttl,
             #[cfg(feature = "etcd")]
-            Self::Etcd => ttl.max(Duration::from_secs(1)),
-            #[cfg(feature = "redis")]
-            Self::Redis => ttl,
+            Self::Etcd => false,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => false,
+            _ => true,
         }
     }
 
-    /// Whether it has `Batched`, whose tokens are reserved with the grant.
-    pub(crate) fn batches(self) -> bool {
+    /// Those of these that a route may ask for.
+    pub(crate) fn fair<const N: usize>(
+        self,
+        fairness: [Fairness; N],
+    ) -> impl Iterator<Item = Fairness> {
+        let may_have = move |one: &Fairness| self.batches() || !matches!(one, Fairness::Batched(_));
+        fairness.into_iter().filter(may_have)
+    }
+
+    /// So long a ttl, or the shortest that the backend takes.
+    pub(crate) fn ttl(self, ttl: Duration) -> Duration {
         match self {
-            Self::Memory => true,
             #[cfg(feature = "etcd")]
-            Self::Etcd => false,
-            #[cfg(feature = "redis")]
-            Self::Redis => true,
+            Self::Etcd => ttl.max(Duration::from_secs(1)),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => ttl.max(zookeeper_place::SESSION),
+            _ => ttl,
         }
     }
 
@@ -88,6 +106,8 @@ pub(crate) enum Backend {
     Etcd(EtcdPlace),
     #[cfg(feature = "redis")]
     Redis(Place),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(ZooKeeperPlace),
 }
 
 impl Backend {
@@ -98,6 +118,8 @@ impl Backend {
             Self::Etcd(place) => LockManager::builder(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => LockManager::builder(place.backend().clone()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => LockManager::builder(place.backend().clone()),
         }
     }
 
@@ -114,6 +136,8 @@ impl Backend {
             Self::Etcd(place) => Arc::new(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Arc::new(place.backend().clone()),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => Arc::new(place.backend().clone()),
         }
     }
 
@@ -125,6 +149,8 @@ impl Backend {
             Self::Etcd(place) => Self::Etcd(place.elsewhere().await),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Self::Redis(place.elsewhere().await),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => Self::ZooKeeper(place.elsewhere().await),
         }
     }
 
@@ -136,6 +162,8 @@ impl Backend {
             Self::Etcd(place) => place.locks().len(),
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.locks().len(),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => place.locks().len(),
         }
     }
 
@@ -153,6 +181,8 @@ impl Backend {
             Self::Etcd(_) => {}
             #[cfg(feature = "redis")]
             Self::Redis(_) => {}
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => {}
         }
         until("nothing is left", || self.is_empty())
     }
@@ -166,6 +196,8 @@ impl Backend {
             Self::Etcd(place) => place.take_away(key).await,
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.take_away(key).await,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(place) => place.take_away(key).await,
         }
     }
 }
@@ -196,6 +228,11 @@ macro_rules! on_each_backend {
         #[cfg(feature = "redis")]
         mod redis {
             $($crate::backends::on_each_backend!(@one Redis $test $($kind)?);)*
+        }
+
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $($crate::backends::on_each_backend!(@one ZooKeeper $test $($kind)?);)*
         }
     };
     (@one $on:ident $test:ident) => {

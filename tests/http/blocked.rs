@@ -100,8 +100,7 @@ fn blocked_threads_keep_their_locks(on: On, on_lost: OnLost) {
     let outside = outside();
     let backend = outside.block_on(on.backend());
     let elsewhere = outside.block_on(backend.elsewhere());
-    let ttl = on.ttl(TTL);
-    block_everything(backend.manager(), elsewhere.manager(), ttl, on_lost);
+    block_everything(backend.manager(), elsewhere.manager(), on.ttl(TTL), on_lost);
     outside.block_on(backend.freed());
 }
 

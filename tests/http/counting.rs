@@ -63,6 +63,8 @@ impl CountingBackend {
             On::Etcd => vec![Self::on(on).await],
             #[cfg(feature = "redis")]
             On::Redis => vec![Self::on(on).await],
+            #[cfg(feature = "zookeeper")]
+            On::ZooKeeper => vec![Self::on(on).await],
         }
     }
 

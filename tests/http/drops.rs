@@ -72,10 +72,7 @@ fn batched() -> Fairness {
 
 fn cases(on: On) -> Vec<Case> {
     let mut cases = Vec::new();
-    for fairness in [Fairness::Fifo, Fairness::Unfair, batched()] {
-        if fairness == batched() && !on.batches() {
-            continue;
-        }
+    for fairness in on.fair([Fairness::Fifo, Fairness::Unfair, batched()]) {
         for release_on in [
             ReleaseOn::Head,
             ReleaseOn::HeadConfirmed,

@@ -32,7 +32,7 @@ mod prefer;
 mod readiness;
 #[cfg(feature = "redis")]
 mod redis_place;
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 mod settings;
@@ -40,3 +40,5 @@ mod shutdown;
 mod support;
 mod upgrades;
 mod waits;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_place;

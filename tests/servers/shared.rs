@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use super::{etcd::Etcd, process::Process, redis::RedisServer};
+use super::{etcd::Etcd, process::Process, redis::RedisServer, zookeeper::ZooKeeperServer};
 
 /// Ends the server when its standard input does, which is when our process is gone: however that
 /// ends, and without a drop, which statics do not have.
@@ -43,6 +43,25 @@ impl Etcd {
             let server = Self::start();
             let watch = watch(server.process_id(), server.directory());
             (server, watch)
+        });
+        server
+    }
+}
+
+impl ZooKeeperServer {
+    /// One for all tests of this process that need a server and do it no harm, each with a base of
+    /// its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(ZooKeeperServer, Mutex<Process>)> = OnceLock::new();
+        let (server, _watch) = SHARED.get_or_init(|| {
+            let server = Self::start();
+            let mut watch = Command::new("sh");
+            watch
+                .args(["-c", WATCH])
+                .arg(server.id().to_string())
+                .arg(server.directory());
+            let watch = Process::spawn(&mut watch, "it is part of every system");
+            (server, Mutex::new(watch))
         });
         server
     }

@@ -75,6 +75,31 @@ async fn a_backend_that_is_dropped_leaves_nothing_at_once() {
     .await;
 }
 
+/// Whoever made a key's node: the last who used it deletes it, but for one that somebody made on
+/// purpose.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_of_two_processes_deletes_what_the_first_made() {
+    let server = ZooKeeperServer::start();
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    let mut operator = server.session();
+    assert_eq!(operator.create(&path(&key("kept"))), 0);
+    for key in [key(1), key("kept")] {
+        let lease = hold(&one, &key).await;
+        let waiting = wait(&server, &two, &key).await;
+        lease.release().await.unwrap();
+        let next = waiting.await.unwrap().unwrap();
+        // The first finds it in use.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        next.release().await.unwrap();
+    }
+    until("it is deleted", async || {
+        !server.session().exists(&path(&key(1)))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(operator.exists(&path(&key("kept"))));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_somebody_deleted_are_made_again() {
     let server = ZooKeeperServer::start();

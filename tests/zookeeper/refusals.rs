@@ -3,8 +3,8 @@
 use std::{error::Error, net::TcpListener, time::Duration};
 
 use tower_lock::{
-    BackendError, BackendErrorKind, Guarantee, Lease as _, LockBackend as _, LockLayer,
-    LockManager, LockPolicy, ZooKeeperBackend,
+    BackendError, BackendErrorKind, FencingToken, Guarantee, Lease as _, LockBackend as _,
+    LockLayer, LockManager, LockPolicy, ZooKeeperBackend,
     backend::{AcquireRequest, WaitBound, zookeeper::NodeLayout},
     key::from_fn,
 };
@@ -161,6 +161,28 @@ async fn what_a_session_cannot_give_is_refused() {
     let greedy = connect_with(&server.url(), Duration::from_secs(90)).await;
     assert_eq!(greedy.session_timeout(), Duration::from_secs(60));
     assert_eq!(greedy.capabilities().min_ttl, Some(Duration::from_secs(60)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_above_their_floor() {
+    let server = ZooKeeperServer::start();
+    let floor = FencingToken::new(1_795_244_020_729_259).unwrap();
+    let connect = |floor| {
+        let builder = ZooKeeperBackend::builder(&server.url()).with_token_floor(floor);
+        builder.with_session_timeout(SESSION).connect()
+    };
+    let backend = connect(floor).await.unwrap();
+    let lease = hold(&backend, &key(1)).await;
+    assert!(lease.fencing_token() > floor);
+    let state = backend.inspect(&key(1)).await.unwrap();
+    assert_eq!(state.holders[0].fencing_token, Some(lease.fencing_token()));
+    lease.release().await.unwrap();
+    let next = hold(&backend, &key(1)).await;
+    assert!(next.fencing_token() > lease.fencing_token());
+    // None is beyond what databases can store.
+    let highest = connect(FencingToken::MAX).await.unwrap();
+    let error = try_it(&highest, &key(2)).await.unwrap_err();
+    says(&error, BackendErrorKind::Misconfigured, "token floor");
 }
 
 /// Nodes of two layouts do not see each other: both would hold.

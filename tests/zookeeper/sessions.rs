@@ -235,6 +235,33 @@ async fn an_operator_who_deletes_the_node_takes_the_lock() {
     hold(&backend, &key(1)).await.release().await.unwrap();
 }
 
+/// More than the client library can watch over a reconnect. An operator who takes one of those that
+/// are not watched is noticed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_locks_outlive_a_broken_connection() {
+    const LOCKS: usize = 2500;
+    let server = ZooKeeperServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let backend = connect_with(&url(proxy.address()), Duration::from_secs(15)).await;
+    let mut leases = Vec::new();
+    for n in 0..LOCKS {
+        leases.push(hold(&backend, &key(n)).await);
+    }
+    for _ in 0..2 {
+        proxy.reset();
+        until_it_works(&backend, &key("another")).await;
+    }
+    for lease in &leases {
+        lease.renew().await.unwrap();
+        assert!(lease.lost().get().is_none());
+    }
+    for n in [0, LOCKS - 1] {
+        assert!(backend.force_release(&key(n)).await.unwrap());
+        let lost = timeout(Duration::from_secs(10), leases[n].lost().wait()).await;
+        assert_eq!(lost.expect("it is told"), Loss::ForceReleased);
+    }
+}
+
 /// The heartbeats' own node is nothing that anybody depends on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_node_that_is_deleted_is_made_anew() {

@@ -125,6 +125,13 @@ impl Seat<'_> {
                         return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
                     }
                 }
+                // Each request has its time, but a connection that comes and goes makes many.
+                _ if at_once.is_some() => {
+                    let limit = self.client.shared.config.timeout * 2;
+                    if timeout(limit, changed).await.is_err() {
+                        return Err(Trouble::no_answer().into());
+                    }
+                }
                 _ => changed.await,
             }
         }

@@ -10,21 +10,24 @@
 //! reads prove nothing: a follower that is cut off goes on answering them (measured: two holders
 //! for 1.9 s at a session timeout of 1 s).
 //!
-//! Two acknowledged writes a and b prove more, if b was sent at least a gap g after a was
-//! acknowledged, and the leader pings in every g. The follower knew of a before b came. Between
-//! them it answered a ping, which told the leader of the session; what a follower sends the leader
-//! arrives in order, so the leader had processed that before it agreed to b. So the leader heard of
-//! the session after a was *sent*, and ends it no earlier than T after that. Where a and b went by
+//! Three acknowledged writes a, x and b prove more, if x was sent at least a gap g after a was
+//! acknowledged, b after x was, and the leader pings in every g. What the leader sends a follower
+//! arrives in order, and so does what that one sends back. Between a and x the leader queued a
+//! ping, so the follower had answered it, after it knew of a, before it could acknowledge x. That
+//! answer told the leader of the session, and the leader had it before it agreed to b. So the leader
+//! heard of the session after a was *sent*, and ends it no earlier than T after that. (With a and b
+//! alone the ping may still be on its way when b is agreed to by others.) Where they went by
 //! different servers, the session was moved between them, which the leader agrees to and counts as
 //! activity. A new leader counts from its own start.
 //!
-//! With g = T / 3 the leader pings in every g: T is at least two ticks, it pings every half tick.
+//! With g = T / 4 the leader pings in every g: T is at least two ticks, unless the servers'
+//! `minSessionTimeout` says otherwise, and it pings every half tick.
 //!
 //! The session's creation is a write that the leader itself counts from, so it needs no second
 //! write.
 //!
-//! Heartbeats are sent every T / 6, so that the newest a is little older than g: a lease is valid
-//! for T / 2 to 2 T / 3 at any time, and a connection that is found dead (after T / 5) and opened
+//! Heartbeats are sent every T / 8, so that the newest a is little older than g and one more: a
+//! lease is valid for T / 2 to 5 T / 8 at any time, and a connection that is found dead (after T / 5) and opened
 //! again elsewhere costs no lock.
 
 use std::{collections::VecDeque, time::Duration};
@@ -88,21 +91,27 @@ impl Beats {
 
     /// How often to send one.
     pub(super) fn period(timeout: Duration) -> Duration {
-        timeout / 6
+        timeout / 8
     }
 
-    /// How long after an acknowledgement the one is sent that proves it.
+    /// In which the leader pings its followers.
     fn gap(&self) -> Duration {
-        self.timeout / 3
+        self.timeout / 4
     }
 
     /// A heartbeat that was sent then is acknowledged now.
     pub(super) fn acknowledge(&mut self, sent: Stamp, now: Instant) {
-        while let Some(&(earlier, by)) = self.acknowledged.front()
-            && by + self.gap() <= sent.at
-        {
-            self.basis = earlier;
-            self.acknowledged.pop_front();
+        let newest = |until: Instant| {
+            let before = |(_, by): &(Stamp, Instant)| *by <= until;
+            self.acknowledged.iter().rposition(before)
+        };
+        let proof = newest(sent.at).map(|x| self.acknowledged[x].0.at);
+        let proven = proof
+            .and_then(|x| x.checked_sub(self.gap()))
+            .and_then(newest);
+        if let Some(proven) = proven {
+            self.basis = self.acknowledged[proven].0;
+            self.acknowledged.drain(..proven);
         }
         self.acknowledged.push_back((sent, now));
         self.newest = self.newest.max(sent.at);
@@ -123,7 +132,7 @@ impl Beats {
 mod tests {
     use super::*;
 
-    const T: Duration = Duration::from_secs(6);
+    const T: Duration = Duration::from_secs(8);
 
     fn secs(n: u64) -> Duration {
         Duration::from_secs(n)
@@ -143,22 +152,22 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_counts_when_a_later_one_proves_it() {
+    fn a_heartbeat_counts_when_two_later_ones_prove_it() {
         let start = Instant::now();
         let mut beats = Beats::new(stamp(start), T);
         assert_eq!(valid_for(&beats, start), T);
         let rtt = Duration::from_millis(100);
-        for n in 1..=2 {
+        for n in 1..=4 {
             beats.acknowledge(stamp(start + secs(n)), start + secs(n) + rtt);
-            // Nothing is proven by those that came too soon after it.
+            // The third was sent less than two seconds after the first was acknowledged.
             assert_eq!(valid_for(&beats, start), T);
         }
-        // Two seconds after the first was acknowledged, and one after the second.
-        let sent = start + secs(3) + rtt;
+        // The fourth was not, and this one was sent after that was acknowledged.
+        let sent = start + secs(4) + rtt;
         beats.acknowledge(stamp(sent), sent + rtt);
         assert_eq!(valid_for(&beats, start), T + secs(1));
         beats.acknowledge(stamp(start + secs(20)), start + secs(20) + rtt);
-        assert_eq!(valid_for(&beats, start), T + secs(3) + rtt);
+        assert_eq!(valid_for(&beats, start), T + secs(2));
     }
 
     #[test]
@@ -168,8 +177,9 @@ mod tests {
         // Sent at 1, acknowledged at 4: the one sent at 5 is only a second behind it.
         beats.acknowledge(stamp(start + secs(1)), start + secs(4));
         beats.acknowledge(stamp(start + secs(5)), start + secs(5));
-        assert_eq!(valid_for(&beats, start), T);
         beats.acknowledge(stamp(start + secs(6)), start + secs(6));
+        assert_eq!(valid_for(&beats, start), T);
+        beats.acknowledge(stamp(start + secs(7)), start + secs(7));
         assert_eq!(valid_for(&beats, start), T + secs(1));
     }
 

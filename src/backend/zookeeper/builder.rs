@@ -13,12 +13,13 @@ use super::{
 };
 use crate::{
     error::{BackendError, BackendErrorKind},
+    lease::FencingToken,
     runtime,
 };
 
-/// What servers take, with ticks from a millisecond to an hour.
+/// Below, a lease is too short for the time in which its holder is told of its end.
 const SESSIONS: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(3600);
+    Duration::from_millis(500)..=Duration::from_secs(3600);
 
 /// Sets up a [`ZooKeeperBackend`].
 ///
@@ -45,6 +46,7 @@ pub struct ZooKeeperBuilder {
     layout: NodeLayout,
     session_timeout: Duration,
     timeout: Duration,
+    token_floor: u64,
     digest: Option<(String, String)>,
 }
 
@@ -56,6 +58,7 @@ impl ZooKeeperBuilder {
             layout: NodeLayout::default(),
             session_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(2),
+            token_floor: 0,
             digest: None,
         }
     }
@@ -78,11 +81,11 @@ impl ZooKeeperBuilder {
         self
     }
 
-    /// How long a session outlives its last sign of life; 10 s by default, 100 ms to 1 h. The locks
+    /// How long a session outlives its last sign of life; 10 s by default, 500 ms to 1 h. The locks
     /// of a process that dies are free after that, and no route's ttl may be shorter.
     ///
-    /// The servers keep it within 2 to 20 of their ticks (4 to 40 s with the usual tick of 2 s)
-    /// without a word: [`ZooKeeperBackend::session_timeout`] tells what they granted.
+    /// The servers keep it within bounds of their own, by default 2 to 20 ticks (4 to 40 s with the usual
+    /// tick of 2 s), without a word: [`ZooKeeperBackend::session_timeout`] tells what they granted.
     pub fn with_session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = timeout;
         self
@@ -95,6 +98,14 @@ impl ZooKeeperBuilder {
     /// It says nothing about how long to wait for a lock.
     pub fn with_operation_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// All tokens are above this one: it is added to the zxid that they are made of. For whoever
+    /// comes from a backend with greater numbers (memory and Redis count microseconds since 1970),
+    /// which storage has seen. All instances need the same, for ever.
+    pub fn with_token_floor(mut self, floor: FencingToken) -> Self {
+        self.token_floor = floor.get();
         self
     }
 
@@ -167,7 +178,7 @@ impl ZooKeeperBuilder {
         }
         if !SESSIONS.contains(&self.session_timeout) {
             return Err(Trouble::misconfigured(
-                "the session timeout is not usable: 100 ms to 1 h is",
+                "the session timeout is not usable: 500 ms to 1 h is",
             ));
         }
         if self.timeout < Duration::from_millis(1) {
@@ -194,6 +205,7 @@ impl ZooKeeperBuilder {
             layout: self.layout,
             session_timeout: self.session_timeout,
             timeout: self.timeout.min(super::LONGEST),
+            token_floor: self.token_floor,
             digest,
             data,
         })

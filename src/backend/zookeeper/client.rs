@@ -139,7 +139,11 @@ async fn open_again(shared: &Shared) -> Arc<Session> {
     loop {
         let begun = Instant::now();
         match Session::open(&shared.config).await {
-            Ok(session) => return Arc::new(session),
+            Ok(session) => {
+                // The next outage has reasons of its own.
+                *lock(&shared.trouble) = None;
+                return Arc::new(session);
+            }
             Err(trouble) => *lock(&shared.trouble) = Some(trouble),
         }
         // The library has tried all servers, for a while.

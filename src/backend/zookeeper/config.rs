@@ -5,7 +5,7 @@ use std::time::Duration;
 use zookeeper_client as zk;
 
 use super::{layout::NodeLayout, trouble::Trouble};
-use crate::key::LockKey;
+use crate::{key::LockKey, lease::FencingToken};
 
 pub(super) struct Config {
     /// Hosts and chroot, as the client library takes them.
@@ -17,6 +17,8 @@ pub(super) struct Config {
     pub(super) session_timeout: Duration,
     /// How long an answer may take.
     pub(super) timeout: Duration,
+    /// What every token is above.
+    pub(super) token_floor: u64,
     /// `user:password`.
     pub(super) digest: Option<String>,
     /// What stands in our nodes: for operators, and to know our own.
@@ -25,12 +27,21 @@ pub(super) struct Config {
 
 /// How the data of our nodes begins.
 pub(super) const OURS: &[u8] = b"tower-lock ";
+/// What stands in the node of a key that we made. Clients are not told whether a node is a container,
+/// so this is what tells it from one that somebody made on purpose.
+pub(super) const PARENT: &[u8] = b"tower-lock container";
 
 impl Config {
     /// The node of a key. The canonical form of a key has no slash and is never `.`, `..` or
     /// begins with `~`, so it is a name as it stands, and nobody else's.
     pub(super) fn parent(&self, key: &LockKey) -> String {
         [&self.base, "/", key.as_str()].concat()
+    }
+
+    /// The token of the node that was created by this transaction.
+    pub(super) fn token(&self, czxid: i64) -> Option<FencingToken> {
+        let number = u64::try_from(czxid).ok()?.checked_add(self.token_floor)?;
+        FencingToken::new(number)
     }
 
     /// Whoever has logged in, or everybody.

@@ -11,6 +11,7 @@ use super::{
     seek::OFFER,
     stand::{Stand, Stop},
     trouble::Trouble,
+    watches::Watch,
 };
 use crate::{clock, lease::Loss};
 
@@ -25,9 +26,9 @@ const LATE: Duration = Duration::from_secs(1);
 type Event = Pin<Box<dyn Future<Output = zk::WatchedEvent> + Send>>;
 
 /// Returns when the node is to be deleted.
-pub(super) async fn hold(stand: &mut Stand<'_>, watcher: zk::OneshotWatcher) -> Stop {
+pub(super) async fn hold(stand: &mut Stand<'_>, watch: Option<Watch>) -> Stop {
     match stand.is_taken().await {
-        Ok(true) => stand.watch_over(watcher).await,
+        Ok(true) => stand.watch_over(watch).await,
         Ok(false) => Stop::Done,
         Err(stop) => stop,
     }
@@ -37,6 +38,12 @@ impl Stand<'_> {
     /// Waits for an acquire to take the grant.
     async fn is_taken(&self) -> Result<bool, Stop> {
         let offered = Instant::now();
+        // One that owes an answer from before has no more time for it.
+        let ends = self
+            .place
+            .probed()
+            .map_or(offered, |since| since.min(offered))
+            + OFFER;
         let mut suspects = false;
         loop {
             match self.place.taken() {
@@ -44,7 +51,11 @@ impl Stand<'_> {
                 Offer::Void => return Ok(false),
                 Offer::Open => {}
             }
-            let next = offered + if suspects { OFFER } else { SUSPICION };
+            let next = if suspects {
+                ends
+            } else {
+                ends.min(offered + SUSPICION)
+            };
             tokio::select! {
                 () = self.place.told() => {}
                 () = self.session.over() => {
@@ -64,8 +75,8 @@ impl Stand<'_> {
     }
 
     /// Stays until the holder is done or has lost the key.
-    async fn watch_over(&mut self, watcher: zk::OneshotWatcher) -> Stop {
-        let mut event: Option<Event> = Some(Box::pin(watcher.changed()));
+    async fn watch_over(&mut self, watch: Option<Watch>) -> Stop {
+        let mut event = watch.map(|watch| Box::pin(watch.changed()) as Event);
         loop {
             if self.place.is_let_go() {
                 return Stop::Done;
@@ -100,9 +111,7 @@ impl Stand<'_> {
                 }
                 () = sleep_until(ends) => {
                     // It may have been renewed meanwhile.
-                    let ends = self.place.lease().map(|lease| lease.ends(clock::suspended()));
-                    if ends.is_none_or(|ends| ends <= Instant::now()) {
-                        self.place.lose(Loss::Expired);
+                    if self.place.lease().is_none_or(|lease| lease.ends_by_now()) {
                         return Stop::Done;
                     }
                 }
@@ -124,9 +133,8 @@ impl Stand<'_> {
         let Some(node) = &self.node else {
             return Err(Stop::Done);
         };
-        let client = self.client.clone();
-        match self.see(client.get_and_watch_data(&node.path)).await? {
-            Ok((_, _, watcher)) => Ok(Some(Box::pin(watcher.changed()))),
+        match self.see(self.read(&node.path)).await? {
+            Ok((_, watch)) => Ok(watch.map(|watch| Box::pin(watch.changed()) as Event)),
             Err(zk::Error::NoNode) => Err(self.is_robbed()),
             Err(_) => Ok(None),
         }
@@ -165,6 +173,8 @@ impl Stand<'_> {
             return Ok(());
         }
         self.clear_all().await?;
+        // As far as anybody can know.
+        self.place.released(&Ok(()));
         sleep(LATE).await;
         self.clear_all().await?;
         self.doubted = false;

@@ -52,7 +52,19 @@ impl Inner {
     }
 
     pub(super) fn lose(&self, loss: Loss) {
+        // Under this lock no renewal moves the end of a lease that is lost.
+        let _asked = lock(&self.asked);
         self.lost.fire(loss);
+    }
+
+    /// Whether nobody asked for it in time; then it is lost.
+    pub(super) fn ends_by_now(&self) -> bool {
+        let asked = lock(&self.asked);
+        let has_ended = asked.end(self.place.ttl, clock::suspended()) <= Instant::now();
+        if has_ended {
+            self.lost.fire(Loss::Expired);
+        }
+        has_ended
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -97,10 +109,10 @@ impl Inner {
             return Err(Renewal::Lost);
         }
         heard?;
+        let mut asked = lock(&self.asked);
         if self.is_lost() {
             return Err(Renewal::Lost);
         }
-        let mut asked = lock(&self.asked);
         if asked.at < now.at {
             *asked = now;
         }

@@ -20,6 +20,7 @@ mod stand;
 mod sweep;
 mod trouble;
 mod url;
+mod watches;
 
 use std::{fmt, sync::Arc, time::Duration};
 

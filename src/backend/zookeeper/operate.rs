@@ -1,8 +1,8 @@
 //! The verbs beside the lock: wait until nobody holds, look at a key, take it away.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 
 use super::{
@@ -11,16 +11,18 @@ use super::{
     queue::Queue,
     session::Session,
     trouble::Trouble,
+    watches::Watch,
 };
 use crate::{
     backend::{HolderState, KeyState, WaitBound},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
-    lease::FencingToken,
 };
 
 /// How often to look whether the key is free, whatever was heard.
 const CEILING: Duration = Duration::from_secs(1);
+/// The same for a node that is not watched, or has just gone.
+const UNWATCHED: Duration = Duration::from_millis(50);
 
 /// What is asked of a key in passing.
 struct Look<'a> {
@@ -78,47 +80,80 @@ pub(super) async fn wait_free(
     wait: WaitBound,
 ) -> Result<(), BackendError> {
     let look = Look::new(client, key);
-    let begun = Instant::now();
-    loop {
-        let session = client.shared.session().await?;
-        let children = match look.list(&session).await {
-            Ok(children) => children,
-            // The connection broke; there may be another.
-            Err(trouble)
-                if !trouble.answered
-                    && trouble.may_pass()
-                    && begun.elapsed() < client.shared.config.timeout =>
-            {
-                tokio::task::yield_now().await;
-                continue;
+    // The first answer may take as long as that of a try.
+    let Some(holder) = look.holder().await? else {
+        return Ok(());
+    };
+    let freed = look.until_free(holder);
+    match wait {
+        WaitBound::Fail => Err(BackendError::new(BackendErrorKind::Contended, "")),
+        WaitBound::Until(end) => timeout_at(end, freed)
+            .await
+            .unwrap_or_else(|_| Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""))),
+        WaitBound::Forever => freed.await,
+    }
+}
+
+impl Look<'_> {
+    /// The last of those who hold, and the session that said so.
+    async fn holder(&self) -> Result<Option<(Arc<Session>, String)>, Trouble> {
+        let begun = Instant::now();
+        loop {
+            let session = self.client.shared.session().await?;
+            match self.list(&session).await {
+                Ok(children) => {
+                    let queue = self.queue(&children)?;
+                    let holder = queue.holders().last();
+                    return Ok(holder.map(|holder| (session, self.path(holder.name))));
+                }
+                // The connection broke; there may be another.
+                Err(trouble)
+                    if !trouble.answered
+                        && trouble.may_pass()
+                        && begun.elapsed() < self.client.shared.config.timeout =>
+                {
+                    tokio::task::yield_now().await;
+                }
+                Err(trouble) => return Err(trouble),
             }
-            Err(trouble) => return Err(trouble.into()),
-        };
-        let queue = look.queue(&children)?;
-        let Some(holder) = queue.holders().last() else {
-            return Ok(());
-        };
-        let now = Instant::now();
-        let mut next = now + jittered(CEILING);
-        match wait {
-            WaitBound::Fail => return Err(BackendError::new(BackendErrorKind::Contended, "")),
-            WaitBound::Until(end) if end <= now => {
-                return Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""));
-            }
-            WaitBound::Until(end) => next = next.min(end),
-            WaitBound::Forever => {}
         }
-        let path = look.path(holder.name);
-        let zk = session.client()?;
-        let watcher = match look.ask(&session, zk.get_and_watch_data(&path)).await? {
-            Ok((_, _, watcher)) => watcher,
-            Err(zk::Error::NoNode) => continue,
-            Err(error) => return Err(Trouble::from(error).into()),
-        };
-        tokio::select! {
-            _ = watcher.changed() => {}
-            () = sleep_until(next) => {}
-            () = session.over() => {}
+    }
+
+    async fn until_free(
+        &self,
+        (mut session, mut path): (Arc<Session>, String),
+    ) -> Result<(), BackendError> {
+        loop {
+            let watch = match session.room_for_watch(&path) {
+                Some(room) => {
+                    let zk = session.client()?;
+                    let read = self.ask(&session, zk.get_and_watch_data(&path)).await;
+                    // Gone, or not to be asked: the list says which.
+                    let watcher = read
+                        .ok()
+                        .and_then(Result::ok)
+                        .map(|(_, _, watcher)| watcher);
+                    watcher.map(|watcher| Watch::new(watcher, room))
+                }
+                None => None,
+            };
+            let has_watch = watch.is_some();
+            let changed = async {
+                match watch {
+                    Some(watch) => watch.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let ceiling = if has_watch { CEILING } else { UNWATCHED };
+            tokio::select! {
+                _ = changed => {}
+                () = sleep(jittered(ceiling)) => {}
+                () = session.over() => {}
+            }
+            match self.holder().await? {
+                Some(holder) => (session, path) = holder,
+                None => return Ok(()),
+            }
         }
     }
 }
@@ -138,8 +173,7 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
         match look.ask(&session, zk.get_data(&path)).await? {
             Ok((data, stat)) => {
                 if data.starts_with(OURS) {
-                    let token = u64::try_from(stat.czxid).ok();
-                    holder.fencing_token = token.and_then(FencingToken::new);
+                    holder.fencing_token = client.shared.config.token(stat.czxid);
                 }
                 state.holders.push(holder);
             }

@@ -142,7 +142,7 @@ impl Place {
     pub(super) fn look(self: &Arc<Self>, client: &Arc<Client>) -> Seen {
         let mut state = lock(&self.state);
         state.probed = None;
-        let waits = state.waits;
+        let (waits, let_go) = (state.waits, state.let_go);
         match &mut state.phase {
             Phase::Seeks if waits => Seen::Waits,
             Phase::Seeks => Seen::Nothing,
@@ -157,6 +157,8 @@ impl Place {
                 self.changed.notify_waiters();
                 Seen::Held(inner)
             }
+            // On its way out.
+            Phase::Held(_) if let_go => Seen::Leaves,
             Phase::Held(inner) => {
                 let inner = inner.upgrade();
                 drop(state);
@@ -268,10 +270,16 @@ impl Place {
         true
     }
 
+    /// A grant that nobody is left to take is taken back: its node is about to go, and whoever asks
+    /// from now on must not find it.
     pub(super) fn taken(&self) -> Offer {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         match &state.phase {
             Phase::Granted(_) if state.callers > 0 => Offer::Open,
+            Phase::Granted(_) => {
+                state.phase = Phase::Withdrawn;
+                Offer::Void
+            }
             Phase::Held(_) => Offer::Taken,
             _ => Offer::Void,
         }

@@ -6,6 +6,10 @@ use super::{
 };
 use crate::backend::Mode;
 
+/// So many numbers before the last one, new ones are refused: more than come before the first of
+/// these is.
+const RESERVE: i32 = 1_000_000;
+
 /// Who holds a key or waits for it, in the order of their arrival.
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
@@ -52,6 +56,14 @@ impl<'a> Queue<'a> {
 
     pub(super) fn waiters(&self) -> usize {
         self.standing.len() - self.holders().len()
+    }
+
+    /// Whether numbers are about to run out: servers from 3.6 on do not count on from the last one,
+    /// but give it to all who come. Once all who stand here are gone the node of the key is deleted,
+    /// and its next one counts from 0.
+    pub(super) fn is_used_up(&self, position: usize) -> bool {
+        let number = self.standing.get(position).map(|one| one.sequence);
+        number.is_some_and(|number| number >= i32::MAX - RESERVE)
     }
 
     pub(super) fn position(&self, name: &str) -> Option<usize> {

@@ -30,8 +30,12 @@ use super::{
     session::Session,
     stand::{PAUSE, Stand, Stop},
     trouble::Trouble,
+    watches::Watch,
 };
-use crate::{clock, lease::FencingToken};
+use crate::{
+    clock,
+    lease::{FencingToken, Loss},
+};
 
 /// How long an offer stands that no acquire takes, or a question whether it is polled.
 pub(super) const OFFER: Duration = Duration::from_secs(1);
@@ -61,14 +65,15 @@ impl Task {
         let Ok(client) = session.client() else {
             return;
         };
+        let _ends = EndsWhenBroken(session.clone());
         let mut stand = Stand::new(&self.shared, &self.place, session, client);
         let stop = match stand.seek().await {
             Ok(watcher) => hold::hold(&mut stand, watcher).await,
             Err(stop) => stop,
         };
         match stop {
-            // What it had there ends with it.
-            Stop::SessionOver => return,
+            // What it had there ends with it, whoever was told of it before.
+            Stop::SessionOver => return self.place.lose(Loss::Expired),
             Stop::Refused(trouble) => self.place.refuse(trouble),
             Stop::Done => {}
         }
@@ -82,6 +87,7 @@ impl Drop for Task {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let broken = Trouble::unavailable("the task of this lock broke off");
+            self.place.lose(Loss::Revoked);
             self.place.refuse(broken.clone());
             self.place.released(&Err(broken));
         }
@@ -90,8 +96,19 @@ impl Drop for Task {
     }
 }
 
+/// Nobody would delete the node of a task that panicked: it ends with the session.
+struct EndsWhenBroken(Arc<Session>);
+
+impl Drop for EndsWhenBroken {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
 enum Step {
-    First(FencingToken, zk::OneshotWatcher),
+    First(FencingToken, Option<Watch>),
     /// Behind this node; whether that is the first.
     Behind(String, bool),
     /// Our node is not there, or not ours.
@@ -101,7 +118,7 @@ enum Step {
 
 impl Stand<'_> {
     /// Comes back with a grant that is offered, and the watch on its node.
-    async fn seek(&mut self) -> Result<zk::OneshotWatcher, Stop> {
+    async fn seek(&mut self) -> Result<Option<Watch>, Stop> {
         loop {
             if !self.place.is_wanted() {
                 return Err(Stop::Done);
@@ -142,7 +159,7 @@ impl Stand<'_> {
         let hopes =
             node.is_first || self.has_waited || !self.shared.room.is_shared(&self.place.key);
         let list = (!node.is_first).then(|| self.client.list_children(&self.parent));
-        let mut own = hopes.then(|| self.client.get_and_watch_data(&node.path));
+        let mut own = hopes.then(|| self.read(&node.path));
         if let Some(list) = list {
             let children = match self.see(list).await? {
                 Ok(children) => children,
@@ -157,27 +174,31 @@ impl Stand<'_> {
             let Some(position) = queue.position(&node.name) else {
                 return Ok(Step::Gone);
             };
-            if let Some(ahead) = queue.ahead_of(position) {
-                let path = [&self.parent, "/", ahead.name].concat();
-                let is_head = queue.holders().contains(&ahead);
-                if ahead.name.starts_with(&layout.of_owner(&self.place.owner))
-                    && self.is_ours(&path).await?
-                {
-                    // Of a create that was not answered: this owner would wait for itself.
+            if queue.is_used_up(position) {
+                return Err(Stop::Refused(Trouble::used_up()));
+            }
+            let of_owner = layout.of_owner(&self.place.owner);
+            for name in queue.beginning_with(&of_owner) {
+                let path = [&self.parent, "/", name].concat();
+                if name != node.name && self.is_ours(&path).await? {
+                    // Of a create that was not answered: this owner would wait for itself, or
+                    // others for what nobody wants.
                     let _ = self.see(self.client.delete(&path, None)).await?;
                     return Ok(Step::Again);
                 }
+            }
+            if let Some(ahead) = queue.ahead_of(position) {
+                let path = [&self.parent, "/", ahead.name].concat();
+                let is_head = queue.holders().contains(&ahead);
                 return Ok(Step::Behind(path, is_head));
             }
         }
-        let own = own
-            .take()
-            .unwrap_or_else(|| self.client.get_and_watch_data(&node.path));
+        let own = own.take().unwrap_or_else(|| self.read(&node.path));
         match self.see(own).await? {
-            Ok((_, stat, watcher)) if stat.ephemeral_owner == self.session.id => {
-                match u64::try_from(stat.czxid).ok().and_then(FencingToken::new) {
+            Ok((stat, watcher)) if stat.ephemeral_owner == self.session.id => {
+                match self.shared.config.token(stat.czxid) {
                     Some(token) => Ok(Step::First(token, watcher)),
-                    None => Err(zk::Error::BadVersion.into()),
+                    None => Err(Stop::Refused(Trouble::no_token())),
                 }
             }
             Ok(_) | Err(zk::Error::NoNode) => Ok(Step::Gone),
@@ -187,17 +208,26 @@ impl Stand<'_> {
 
     /// Waits until it is worth to look again.
     async fn wait_for(&mut self, path: &str, is_head: bool) -> Result<(), Stop> {
-        let watcher = match self.see(self.client.get_and_watch_data(path)).await? {
-            Ok((_, _, watcher)) => watcher,
+        let watch = match self.see(self.read(path)).await? {
+            Ok((_, watch)) => watch,
             Err(zk::Error::NoNode) => return Ok(()),
             Err(error) => return again(error).map(drop),
         };
         self.has_waited = true;
         self.place.waits();
         let limit = self.shared.config.timeout;
-        let ceiling = if is_head { HEAD } else { CEILING };
+        let ceiling = if is_head || watch.is_none() {
+            HEAD
+        } else {
+            CEILING
+        };
         let mut look = Instant::now() + jittered(ceiling);
-        let changed = watcher.changed();
+        let changed = async {
+            match watch {
+                Some(watch) => watch.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::pin!(changed);
         loop {
             let owed = self.place.probed().map(|since| since + OFFER);

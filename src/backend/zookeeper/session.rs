@@ -21,6 +21,7 @@ use super::{
     beats::{Beats, Stamp},
     config::Config,
     trouble::{Trouble, ends_session},
+    watches::{self, Watches},
 };
 use crate::{clock, sync::lock};
 
@@ -42,38 +43,36 @@ pub(super) struct Session {
     away: watch::Sender<Option<Instant>>,
     over: CancellationToken,
     node: String,
+    /// What goes before each path on the wire.
+    chroot: usize,
+    watches: Watches,
 }
 
 impl Session {
     /// Connects, and tries what will be done later.
     pub(super) async fn open(config: &Config) -> Result<Self, Trouble> {
-        let limit = config.session_timeout;
+        let limit = config.session_timeout.max(config.timeout * 2);
         timeout(limit, Self::connect(config))
             .await
             .unwrap_or_else(|_| Err(Trouble::no_connection()))
     }
 
     async fn connect(config: &Config) -> Result<Self, Trouble> {
-        // The leader counts the session from when it is created, which is later.
-        let created = Stamp::now();
-        let mut connector = zk::Client::connector()
-            .with_session_timeout(config.session_timeout)
-            // The library may try the server that hangs once more before another: found dead twice,
-            // it must not cost the locks, which live for half a session timeout at least.
-            .with_connection_timeout(config.session_timeout / 5);
-        if let Some(user) = &config.digest {
-            connector = connector.with_auth("digest", user.as_bytes());
-        }
-        let client = connector
-            .connect(&config.servers)
-            .await
-            .map_err(|error| match error {
-                zk::Error::BadArguments(_) => {
-                    Trouble::misconfigured("the connect string of ZooKeeper is not usable")
-                }
-                zk::Error::AuthFailed => Trouble::from(zk::Error::AuthFailed),
-                _ => Trouble::no_connection(),
-            })?;
+        let mut asked = config.session_timeout;
+        let (created, client) = loop {
+            // The leader counts the session from when it is created, which is later.
+            let created = Stamp::now();
+            let client = Self::client_of(config, asked).await?;
+            let granted = client.session_timeout();
+            // The library would find connections dead too soon or too late.
+            let fits = granted.abs_diff(asked) <= granted / 10;
+            // It tried servers that hang: the session would be over before a heartbeat is proven.
+            let is_fresh = created.at.elapsed() <= granted * 2 / 5;
+            if fits && is_fresh {
+                break (created, client);
+            }
+            asked = granted;
+        };
         let session = Self {
             id: client.session_id().0,
             timeout: client.session_timeout(),
@@ -83,11 +82,34 @@ impl Session {
             away: watch::Sender::new(None),
             over: CancellationToken::new(),
             node: format!("{}/~session-{:016x}", config.base, fastrand::u64(..)),
+            chroot: config.chroot.len(),
+            watches: Watches::default(),
             client: Mutex::new(None),
         };
         session.prepare(&client, config).await?;
         *lock(&session.client) = Some(Arc::new(client));
         Ok(session)
+    }
+
+    async fn client_of(config: &Config, session_timeout: Duration) -> Result<zk::Client, Trouble> {
+        let mut connector = zk::Client::connector()
+            .with_session_timeout(session_timeout)
+            // The library may try the server that hangs once more before another: found dead twice,
+            // it must not cost the locks, which live for half a session timeout at least.
+            .with_connection_timeout(session_timeout / 5);
+        if let Some(user) = &config.digest {
+            connector = connector.with_auth("digest", user.as_bytes());
+        }
+        connector
+            .connect(&config.servers)
+            .await
+            .map_err(|error| match error {
+                zk::Error::BadArguments(_) => {
+                    Trouble::misconfigured("the connect string of ZooKeeper is not usable")
+                }
+                zk::Error::AuthFailed => Trouble::from(zk::Error::AuthFailed),
+                _ => Trouble::no_connection(),
+            })
     }
 
     /// Makes the base, and tries in it on nodes of its own what locks will need.
@@ -98,7 +120,10 @@ impl Session {
         let mut writer = client.new_multi_writer();
         writer.add_create(&trial, b"", &config.parents())?;
         writer.add_create(&child, b"", &config.nodes())?;
+        let sent = Stamp::now();
         let made = writer.commit().await.map_err(zk::Error::from)?;
+        // As good as a heartbeat.
+        lock(&self.beats).acknowledge(sent, Instant::now());
         let mut writer = client.new_multi_writer();
         for result in made.iter().rev() {
             if let zk::MultiWriteResult::Create { path, .. } = result {
@@ -121,6 +146,11 @@ impl Session {
     /// What to ask over.
     pub(super) fn client(&self) -> Result<Arc<zk::Client>, Trouble> {
         lock(&self.client).clone().ok_or_else(Trouble::no_session)
+    }
+
+    /// `None` if so much is watched that this node should be looked at instead.
+    pub(super) fn room_for_watch(&self, path: &str) -> Option<watches::Room> {
+        self.watches.room_for(self.chroot + path.len())
     }
 
     /// Until when what it holds is held.
@@ -197,6 +227,7 @@ impl Session {
             () = self.beat(&client, config) => {}
             () = self.expire() => {}
             () = self.watch_connection(&client) => {}
+            () = self.over() => {}
         }
     }
 

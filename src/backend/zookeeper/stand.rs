@@ -17,14 +17,17 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
+use tokio_util::either::Either;
 use zookeeper_client as zk;
 
 use super::{
     client::Shared,
+    config::PARENT,
     place::Place,
     queue::Queue,
     session::Session,
     trouble::{Trouble, ends_session},
+    watches::Watch,
 };
 
 /// Before what failed is tried again.
@@ -120,11 +123,15 @@ impl<'a> Stand<'a> {
     pub(super) async fn create(&mut self) -> Result<(), Stop> {
         let mut has_looked = self.place.patient;
         loop {
-            if self.in_doubt && self.find().await? {
-                return Ok(());
-            }
             if !self.place.is_wanted() {
                 return Err(Stop::Done);
+            }
+            if self.in_doubt {
+                // Never a second node while there may be a first.
+                if self.find().await? {
+                    return Ok(());
+                }
+                continue;
             }
             if !self.shared.room.knows(&self.place.key) {
                 self.create_both().await?;
@@ -164,7 +171,7 @@ impl<'a> Stand<'a> {
     async fn create_both(&mut self) -> Result<(), Stop> {
         let (prefix, config) = (self.prefix(), &self.shared.config);
         let mut writer = self.client.new_multi_writer();
-        writer.add_create(&self.parent, b"", &config.parents())?;
+        writer.add_create(&self.parent, PARENT, &config.parents())?;
         writer.add_create(&prefix, &config.data, &config.nodes())?;
         self.shared.room.makes(&self.place.key);
         let mut first_failed = false;
@@ -267,17 +274,43 @@ impl<'a> Stand<'a> {
         let Some(children) = self.list().await? else {
             return Ok(Vec::new());
         };
-        let layout = self.shared.config.layout;
-        let owner = layout.of_owner(&self.place.owner);
-        let queue = Queue::read(layout, &children).map_err(Stop::Refused)?;
+        let owner = self.shared.config.layout.of_owner(&self.place.owner);
+        let mut names: Vec<_> = children
+            .iter()
+            .filter(|name| name.starts_with(&owner))
+            .collect();
+        // By the number at the end, which has ten digits.
+        names.sort_by_key(|name| &name[name.len().saturating_sub(10)..]);
         let mut found = Vec::new();
-        for name in queue.beginning_with(&owner) {
+        for name in names {
             let path = [&self.parent, "/", name].concat();
             if self.is_ours(&path).await? {
                 found.push(path);
             }
         }
         Ok(found)
+    }
+
+    /// Reads a node, and has it watched, if there is room for a watch.
+    pub(super) fn read<'s>(
+        &'s self,
+        path: &str,
+    ) -> impl Future<Output = Result<(zk::Stat, Option<Watch>), zk::Error>> + Send + use<'s, 'a>
+    {
+        // Each is sent when its future is made.
+        match self.session.room_for_watch(path) {
+            Some(room) => {
+                let read = self.client.get_and_watch_data(path);
+                Either::Left(async move {
+                    let (_, stat, watcher) = read.await?;
+                    Ok((stat, Some(Watch::new(watcher, room))))
+                })
+            }
+            None => {
+                let read = self.client.get_data(path);
+                Either::Right(async move { read.await.map(|(_, stat)| (stat, None)) })
+            }
+        }
     }
 
     pub(super) async fn is_ours(&self, path: &str) -> Result<bool, Stop> {
@@ -290,7 +323,9 @@ impl<'a> Stand<'a> {
         match self.find_all().await {
             Ok(found) => {
                 self.in_doubt = false;
-                if let Some(path) = found.into_iter().next() {
+                // One of the other mode is not what is asked for; it goes when this one stands.
+                let prefix = self.prefix();
+                if let Some(path) = found.into_iter().find(|path| path.starts_with(&prefix)) {
                     self.stands(path, false);
                 }
                 Ok(self.node.is_some())

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, sleep_until, timeout};
 use zookeeper_client as zk;
 
-use super::{client::Shared, layout::NodeLayout, session::Session, trouble::Trouble};
+use super::{client::Shared, config::PARENT, session::Session, trouble::Trouble};
 use crate::key::LockKey;
 
 /// How many deletions are under way at a time.
@@ -55,17 +55,53 @@ pub(super) async fn all(shared: &Shared, session: &Session) {
     delete(shared, session, due).await;
 }
 
-async fn delete(shared: &Shared, session: &Session, mut keys: Vec<(LockKey, bool)>) {
-    if shared.config.layout == NodeLayout::Kazoo {
-        // kazoo's locks do not make it again: what they have made is kept for them.
-        keys.retain(|(_, made)| *made);
-    }
+async fn delete(shared: &Shared, session: &Session, keys: Vec<(LockKey, bool)>) {
     let mut keys = keys.into_iter();
     while keys.len() > 0 {
         let chunk: Vec<_> = keys.by_ref().take(AT_ONCE).collect();
         if delete_some(shared, session, &chunk).await.is_err() {
             return put_back(shared, chunk.into_iter().chain(keys));
         }
+    }
+}
+
+/// The nodes of these keys that are there for our locks alone: those that this process made, and
+/// those in which it is written. Others were made on purpose, with rights of their own perhaps, or
+/// by clients in other languages, for themselves.
+async fn idle_containers(
+    shared: &Shared,
+    client: &zk::Client,
+    keys: &[(LockKey, bool)],
+) -> Result<Vec<String>, Trouble> {
+    let paths: Vec<_> = keys
+        .iter()
+        .map(|(key, made)| (shared.config.parent(key), *made))
+        .collect();
+    // Each is sent when its future is made.
+    let asked: Vec<_> = paths
+        .iter()
+        .map(|(path, made)| (!made).then(|| client.get_data(path)))
+        .collect();
+    let all = async {
+        let mut found = Vec::new();
+        for ((path, _), asked) in paths.iter().zip(asked) {
+            let goes = match asked {
+                None => true,
+                Some(read) => match read.await {
+                    Ok((data, _)) => data == PARENT,
+                    Err(zk::Error::NoNode | zk::Error::NoAuth) => false,
+                    Err(error) => return Err(error),
+                },
+            };
+            if goes {
+                found.push(path.clone());
+            }
+        }
+        Ok::<_, zk::Error>(found)
+    };
+    match timeout(shared.config.timeout, all).await {
+        Ok(found) => Ok(found?),
+        Err(_) => Err(Trouble::no_answer()),
     }
 }
 
@@ -76,10 +112,7 @@ async fn delete_some(
     keys: &[(LockKey, bool)],
 ) -> Result<(), Trouble> {
     let client = session.client()?;
-    let paths: Vec<_> = keys
-        .iter()
-        .map(|(key, _)| shared.config.parent(key))
-        .collect();
+    let paths = idle_containers(shared, &client, keys).await?;
     // Each is sent when its future is made.
     let deletions: Vec<_> = paths.iter().map(|path| client.delete(path, None)).collect();
     let all = async {

@@ -57,6 +57,19 @@ impl Trouble {
         .answered()
     }
 
+    pub(super) fn used_up() -> Self {
+        Self::unavailable(
+            "the numbers of this key's nodes are used up: it can be had again when nobody has held \
+             it or waited for it for a moment",
+        )
+        .answered()
+    }
+
+    pub(super) fn no_token() -> Self {
+        Self::misconfigured("no token is left above this token floor: they end at `i64::MAX`")
+            .answered()
+    }
+
     pub(super) fn no_chroot() -> Self {
         Self::misconfigured(
             "the chroot of the connect string does not exist: create it, or mend the string",
@@ -125,6 +138,16 @@ impl From<zk::Error> for Trouble {
             )
             .answered(),
             Error::NoHosts => Self::no_connection(),
+            // Ephemeral nodes of a session that only one server knows.
+            Error::UnexpectedErrorCode(-120) => Self::misconfigured(
+                "ZooKeeper has local sessions without upgrading \
+                 (localSessionsUpgradingEnabled): locks need it",
+            )
+            .answered(),
+            Error::UnexpectedErrorCode(_) | Error::MarshallingError | Error::ReconfigDisabled => {
+                Self::unavailable("ZooKeeper refused for a reason that is not known here")
+                    .answered()
+            }
             _ => Self::unavailable("the connection to ZooKeeper failed"),
         }
     }
@@ -146,6 +169,7 @@ mod tests {
         for (error, answered) in [
             (zk::Error::NoAuth, true),
             (zk::Error::Throttled, true),
+            (zk::Error::UnexpectedErrorCode(-120), true),
             (zk::Error::ConnectionLoss, false),
             (zk::Error::SessionMoved, false),
             (zk::Error::SessionExpired, false),
