@@ -1,5 +1,41 @@
 //! The transactions of the protocol: what is put, what is read with it, and what follows from the
-//! answers. The protocol in words: see the [module](super).
+//! answers.
+//!
+//! # The protocol
+//!
+//! A lock is a directory, each owner one node in it ([`names`](super::names)). The revision at which a
+//! node was created is its place: revisions only grow, and two nodes never share one.
+//!
+//! 1. *Put.* If the owner has no node and no [mark](super::undo), put one with the process's lease for
+//!    this ttl, and read the nearest node before it that is in its way: for an exclusive owner any, for
+//!    a shared one the nearest that is not shared. All in one transaction.
+//! 2. *Wait* for that node's deletion ([`hub`](super::hub)), then *look*: the own node, of this
+//!    revision and lease, and who is before it now. Again 2 while somebody is.
+//! 3. *Hold* once an answer, of 1 or 2, said that nobody is, until the earlier of two ends: that of the
+//!    lock, counted from when this was sent, and that of the lease ([`session`](super::session)).
+//! 4. *Release* by deleting the node of this revision.
+//!
+//! # What always holds
+//!
+//! - **A**. Nobody comes before a node that stands: a new one has a greater revision.
+//! - **B**. Whoever holds has a node that stood when it was granted, with nobody before it who is in its
+//!   way; by A that stays so for as long as it stands.
+//! - **C**. A node goes only when its owner has given up holding (release, undo, its end by the clock of
+//!   its process, each of which comes first), when its lease ends at the server, or when an operator
+//!   takes it away. The lease ends at the server later than the process counts it, so there too the
+//!   owner has given up before.
+//! - **Exclusion**: of two owners in each other's way, both with nodes that stand, one came later and
+//!   sees the other before it, so it does not hold (B). If the earlier one's node is gone, its owner does
+//!   not hold (C).
+//! - **Tokens** are revisions of creation. An exclusive grant comes after all that were before it have
+//!   gone, so its token is greater than that of every grant before. Shared holders that hold
+//!   together have tokens of their own, in the order in which they came.
+//! - **Asking again** finds the node of the same name: the same place, the same token.
+//! - **Leaving**: an undo waits for the answer of the put, or marks its owner, so that no node is put
+//!   when nobody is there to delete it. Whatever is forgotten all the same ends with the lease.
+//!
+//! Reads are linearizable, and a stale one could do no harm: in the past of a node, those before it are
+//! more and not fewer. Puts, and the reads in them, are decided by the majority.
 
 use std::sync::Arc;
 
@@ -79,8 +115,9 @@ fn last_of((from, to): Range, count: i64, revision: i64) -> TxnOp {
     TxnOp::get(from, Some(options))
 }
 
+/// With its value, which is short: of keys alone, etcd 3.7 does not say which lease they have.
 fn get(key: &str) -> TxnOp {
-    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
+    TxnOp::get(key, None)
 }
 
 impl Wish {
@@ -216,8 +253,7 @@ pub(super) fn queue(names: &Names, limit: i64) -> Txn {
     let options = GetOptions::new()
         .with_range(to)
         .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(limit)
-        .with_keys_only();
+        .with_limit(limit);
     Txn::new().and_then([TxnOp::get(from, Some(options))])
 }
 
