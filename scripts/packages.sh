@@ -15,6 +15,20 @@ need() {
             missing+=("${entry#*:}")
         fi
     done
+    install_missing "${missing[@]}"
+}
+
+# The include files that come with protoc; Debian has them in a package of their own.
+need_protobuf_includes() {
+    local dir
+    for dir in "${PROTOC_INCLUDE:-}" /usr/include /usr/local/include /opt/homebrew/include; do
+        [[ -e "$dir/google/protobuf/descriptor.proto" ]] && return 0
+    done
+    install_missing libprotobuf-dev
+}
+
+install_missing() {
+    local missing=("$@")
     ((${#missing[@]})) || return 0
 
     if ! command -v apt-get >/dev/null; then

@@ -29,7 +29,8 @@ pub(crate) struct Serve {
     pub(crate) listen: SocketAddr,
     /// Who decides which request holds an order: `memory:` in this process; `redis://HOST:PORT`,
     /// `rediss://..` or `unix:///PATH` among all instances on that server;
-    /// `zookeeper://HOST,HOST,HOST/CHROOT` among all on that ensemble
+    /// `zookeeper://HOST,HOST,HOST/CHROOT` among all on that ensemble; `etcd://HOST,HOST,HOST` or
+    /// `etcds://..` on that cluster, with the feature etcd
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) backend: String,
     /// The SQLite file of the orders, which several instances may share [default: a temporary one]

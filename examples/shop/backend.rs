@@ -10,6 +10,7 @@ use crate::BoxError;
 const ACCEPTED: &str = "`memory:` (one process), `redis://[user:password@]HOST[:PORT][/DATABASE]`, \
                         `rediss://..` (the same with TLS), `unix:///PATH` (a Redis on this host), \
                         `redis:` (for the demo, which starts one), \
+                        `etcd://[user:password@]HOST[:PORT][,HOST[:PORT]..]`, `etcds://..` (with TLS), \
                         `zookeeper://[user:password@]HOST[:PORT][,HOST[:PORT]..][/CHROOT]`";
 
 /// Connects to the backend of this URL, for leases of this ttl.
@@ -22,6 +23,7 @@ pub(crate) async fn connect(url: &str, ttl: Duration) -> Result<LockManager, Box
                 .into(),
         ),
         Some(("redis" | "rediss" | "unix", _)) => redis(url).await,
+        Some(("etcd" | "etcds", _)) => etcd(url).await,
         Some(("zookeeper", _)) => zookeeper(url, ttl).await,
         // The URL may hold a password, so only its scheme is shown.
         Some((scheme, _)) => {
@@ -35,6 +37,23 @@ async fn redis(url: &str) -> Result<LockManager, BoxError> {
     // A prefix of its own: the shop stays clear of other locks on the same server.
     let backend = RedisBackend::builder(url).with_prefix("shop:").connect();
     Ok(LockManager::new(backend.await?))
+}
+
+#[cfg(feature = "etcd")]
+async fn etcd(url: &str) -> Result<LockManager, BoxError> {
+    let backend = tower_lock::EtcdBackend::builder(url).with_prefix("shop/");
+    Ok(LockManager::new(backend.connect().await?))
+}
+
+#[cfg(not(feature = "etcd"))]
+#[expect(clippy::unused_async, reason = "as the one with etcd")]
+async fn etcd(_url: &str) -> Result<LockManager, BoxError> {
+    Err(
+        "this shop was built without etcd. With protoc and its include files installed \
+         (`apt-get install protobuf-compiler libprotobuf-dev`), run:\n\
+         cargo run --example shop --features etcd -- --backend etcd://HOST:2379"
+            .into(),
+    )
 }
 
 async fn zookeeper(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
@@ -77,13 +96,15 @@ mod tests {
 
     #[tokio::test]
     async fn others_are_refused_by_name_without_their_secrets() {
-        for url in ["etcd://:secret@127.0.0.1", "memory:secret", "secret"] {
+        for url in ["sqlite://:secret@127.0.0.1", "memory:secret", "secret"] {
             let error = refusal(url).await;
             for form in [
                 "memory:",
                 "redis://",
                 "rediss://",
                 "unix://",
+                "etcd://",
+                "etcds://",
                 "zookeeper://",
             ] {
                 assert!(error.contains(form), "{error}");
@@ -106,6 +127,34 @@ mod tests {
             assert!(!error.contains("secret"), "{url}: {error}");
         }
         assert!(refusal("redis:").await.contains("redis://127.0.0.1:6379"));
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[tokio::test]
+    async fn without_etcd_it_says_what_to_run() {
+        for url in ["etcd://user:secret@127.0.0.1", "etcds://127.0.0.1"] {
+            let error = refusal(url).await;
+            assert!(error.contains("--features etcd"), "{error}");
+            assert!(error.contains("libprotobuf-dev"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "etcd")]
+    #[tokio::test]
+    async fn a_url_of_etcd_that_cannot_be_used_says_what_can() {
+        for url in [
+            "etcd:secret",
+            "etcd://user:secret@",
+            "etcds://secret@host:port",
+        ] {
+            let error = refusal(url).await;
+            assert!(error.contains("etcd://"), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
+        let error = refusal("etcd://user:secret@127.0.0.1:1").await;
+        assert!(error.contains("unavailable"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
     }
 
     #[tokio::test]

@@ -57,11 +57,27 @@ async fn a_lock_that_an_operator_takes_away_is_lost_at_once() {
     assert!(other.force_release(&key(1)).await.unwrap());
     assert_eq!(hears(&one).await, Loss::ForceReleased);
     server.etcdctl(&["del", &format!("{}/", name(&key(2))), "--prefix"]);
-    assert_eq!(hears(&two).await, Loss::ForceReleased);
+    assert_eq!(hears(&two).await, Loss::Revoked);
     assert!(!other.force_release(&key(1)).await.unwrap());
     hold(&other, &key(1)).await.release().await.unwrap();
     hold(&other, &key(2)).await.release().await.unwrap();
     until_nothing_is_left(&server, SLACK).await;
+}
+
+/// Also one who has held for no time at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_is_heard_of_before_the_next_one_holds() {
+    let server = Etcd::start();
+    let backend = connect(&server).await;
+    let other = connect(&server).await;
+    for _ in 0..5 {
+        let held = hold(&backend, &key(1)).await;
+        let waiting = wait(&other, &key(1)).await;
+        assert!(other.force_release(&key(1)).await.unwrap());
+        let (next, _) = served(waiting, SLACK).await;
+        assert_eq!(held.lost().get(), Some(Loss::ForceReleased));
+        next.release().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The backends that this suite runs on.
 //!
-//! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with the
-//! features, `redis::its_name` and `zookeeper::its_name`, with a real server. It takes an [`On`] and asks that for its
+//! A test that is named in [`on_each_backend!`] is several: `memory::its_name` and, with their
+//! features, `etcd::its_name`, `redis::its_name` and `zookeeper::its_name`, with real servers. It takes an [`On`] and asks that for its
 //! backends. What stays on one backend says why, at the top of its module or on the test.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -11,6 +11,8 @@ use tower_lock::{
     backend::DynLockBackend,
 };
 
+#[cfg(feature = "etcd")]
+use crate::etcd_place::Place as EtcdPlace;
 #[cfg(feature = "redis")]
 use crate::redis_place::Place;
 use crate::support::until;
@@ -21,6 +23,8 @@ use crate::zookeeper_place::{self, Place as ZooKeeperPlace};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum On {
     Memory,
+    #[cfg(feature = "etcd")]
+    Etcd,
     #[cfg(feature = "redis")]
     Redis,
     #[cfg(feature = "zookeeper")]
@@ -32,6 +36,8 @@ impl On {
     pub(crate) async fn backend(self) -> Backend {
         match self {
             Self::Memory => Backend::Memory(MemoryBackend::new()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd => Backend::Etcd(EtcdPlace::new().await),
             #[cfg(feature = "redis")]
             Self::Redis => Backend::Redis(Place::new().await),
             #[cfg(feature = "zookeeper")]
@@ -45,6 +51,8 @@ impl On {
         let backend = self.backend().await;
         let locks = match &backend {
             Backend::Memory(_) => backend.builder().renew_on_current_runtime().build(),
+            #[cfg(feature = "etcd")]
+            Backend::Etcd(_) => backend.manager(),
             #[cfg(feature = "redis")]
             Backend::Redis(_) => backend.manager(),
             #[cfg(feature = "zookeeper")]
@@ -56,6 +64,8 @@ impl On {
     /// Whether a route may ask for `Batched`: its grants can reserve tokens.
     pub(crate) fn batches(self) -> bool {
         match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd => false,
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper => false,
             _ => true,
@@ -74,6 +84,8 @@ impl On {
     /// So long a ttl, or the shortest that the backend takes.
     pub(crate) fn ttl(self, ttl: Duration) -> Duration {
         match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd => ttl.max(Duration::from_secs(1)),
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper => ttl.max(zookeeper_place::SESSION),
             _ => ttl,
@@ -90,6 +102,8 @@ impl On {
 #[derive(Clone)]
 pub(crate) enum Backend {
     Memory(MemoryBackend),
+    #[cfg(feature = "etcd")]
+    Etcd(EtcdPlace),
     #[cfg(feature = "redis")]
     Redis(Place),
     #[cfg(feature = "zookeeper")]
@@ -100,6 +114,8 @@ impl Backend {
     pub(crate) fn builder(&self) -> LockManagerBuilder {
         match self {
             Self::Memory(backend) => LockManager::builder(backend.clone()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => LockManager::builder(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => LockManager::builder(place.backend().clone()),
             #[cfg(feature = "zookeeper")]
@@ -116,6 +132,8 @@ impl Backend {
     pub(crate) fn erased(&self) -> Arc<dyn DynLockBackend> {
         match self {
             Self::Memory(backend) => Arc::new(backend.clone()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => Arc::new(place.backend().clone()),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Arc::new(place.backend().clone()),
             #[cfg(feature = "zookeeper")]
@@ -127,6 +145,8 @@ impl Backend {
     pub(crate) async fn elsewhere(&self) -> Self {
         match self {
             Self::Memory(_) => self.clone(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => Self::Etcd(place.elsewhere().await),
             #[cfg(feature = "redis")]
             Self::Redis(place) => Self::Redis(place.elsewhere().await),
             #[cfg(feature = "zookeeper")]
@@ -138,6 +158,8 @@ impl Backend {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Memory(backend) => backend.len(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => place.locks().len(),
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.locks().len(),
             #[cfg(feature = "zookeeper")]
@@ -155,6 +177,8 @@ impl Backend {
     pub(crate) fn freed(&self) -> impl Future<Output = ()> + '_ {
         match self {
             Self::Memory(backend) => assert!(backend.is_empty(), "{backend:?}"),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => {}
             #[cfg(feature = "redis")]
             Self::Redis(_) => {}
             #[cfg(feature = "zookeeper")]
@@ -168,6 +192,8 @@ impl Backend {
     pub(crate) async fn take_away(&self, key: &LockKey) -> bool {
         match self {
             Self::Memory(backend) => backend.lose(key, Loss::ForceReleased),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(place) => place.take_away(key).await,
             #[cfg(feature = "redis")]
             Self::Redis(place) => place.take_away(key).await,
             #[cfg(feature = "zookeeper")]
@@ -187,10 +213,16 @@ impl fmt::Debug for Backend {
 /// `name(paused)`: memory under a paused clock. A real server needs the real one.
 /// `name(threads)`: on several threads.
 /// `name(blocking)`: no runtime, and the function is not async.
+/// `name(batched)`: not where tokens cannot be reserved.
 macro_rules! on_each_backend {
     ($($test:ident $(($kind:ident))?),* $(,)?) => {
         mod memory {
             $($crate::backends::on_each_backend!(@one Memory $test $($kind)?);)*
+        }
+
+        #[cfg(feature = "etcd")]
+        mod etcd {
+            $($crate::backends::on_each_backend!(@one Etcd $test $($kind)?);)*
         }
 
         #[cfg(feature = "redis")]
@@ -216,6 +248,10 @@ macro_rules! on_each_backend {
         }
     };
     (@one $on:ident $test:ident paused) => {
+        $crate::backends::on_each_backend!(@one $on $test);
+    };
+    (@one Etcd $test:ident batched) => {};
+    (@one $on:ident $test:ident batched) => {
         $crate::backends::on_each_backend!(@one $on $test);
     };
     (@one $on:ident $test:ident threads) => {

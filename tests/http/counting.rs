@@ -59,6 +59,8 @@ impl CountingBackend {
     pub(crate) async fn each(on: On, pauses: u32) -> Vec<Self> {
         match on {
             On::Memory => vec![Self::local(), Self::remote(pauses)],
+            #[cfg(feature = "etcd")]
+            On::Etcd => vec![Self::on(on).await],
             #[cfg(feature = "redis")]
             On::Redis => vec![Self::on(on).await],
             #[cfg(feature = "zookeeper")]

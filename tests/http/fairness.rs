@@ -22,8 +22,8 @@ use crate::{
 on_each_backend!(
     sixty_waiters_in_their_order,
     newcomers_starve_nobody,
-    a_batch_is_one_grant_of_the_backend,
-    batches_of_two_processes,
+    a_batch_is_one_grant_of_the_backend(batched),
+    batches_of_two_processes(batched),
     storms_of_leaving_callers(threads),
 );
 

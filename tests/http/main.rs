@@ -10,6 +10,8 @@ mod connections;
 mod counting;
 mod disconnect;
 mod drops;
+#[cfg(feature = "etcd")]
+mod etcd_place;
 mod exits;
 mod fairness;
 mod flaky;
@@ -30,7 +32,7 @@ mod prefer;
 mod readiness;
 #[cfg(feature = "redis")]
 mod redis_place;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 mod settings;

@@ -3,10 +3,12 @@
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    path::Path,
     process::Command,
     sync::Mutex,
 };
+
+use serde_json::{Value, json};
 
 use super::{
     certificates::Certificates,
@@ -285,9 +287,7 @@ impl Etcd {
 
     /// What `etcdctl` prints; it panics where that fails.
     pub fn etcdctl(&self, arguments: &[&str]) -> String {
-        let running = |n: &usize| self.members[*n].process.lock().unwrap().is_some();
-        let n = (0..self.members.len()).find(running).expect("one runs");
-        self.etcdctl_at(n, arguments)
+        self.etcdctl_at(self.running(), arguments)
     }
 
     /// The same; whether it succeeded.
@@ -298,12 +298,45 @@ impl Etcd {
 
     /// Every key with this prefix, but the marks of owners that were undone.
     pub fn keys_left(&self, prefix: &str) -> Vec<String> {
-        let keys = self.etcdctl(&["get", prefix, "--prefix", "--keys-only"]);
         let marks = format!("{prefix}undo/");
-        keys.lines()
-            .filter(|key| !key.is_empty() && !key.starts_with(&marks))
-            .map(str::to_owned)
+        let mut keys = self.keys(prefix);
+        keys.retain(|key| !key.starts_with(&marks));
+        keys
+    }
+
+    /// Every key with this prefix. Where that is possible not by `etcdctl`, which takes its time.
+    pub fn keys(&self, prefix: &str) -> Vec<String> {
+        if self.tls.is_some() || self.user.lock().unwrap().is_some() {
+            let keys = self.etcdctl(&["get", prefix, "--prefix", "--keys-only"]);
+            let keys = keys.lines().filter(|key| !key.is_empty());
+            return keys.map(str::to_owned).collect();
+        }
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().expect("a prefix") += 1;
+        let range = json!({
+            "key": base64(prefix.as_bytes()),
+            "range_end": base64(&end),
+            "keys_only": true,
+        });
+        let answer = self.http(self.running(), "POST /v3/kv/range", &range.to_string());
+        let answer: Value = serde_json::from_str(&answer).expect("an answer in JSON");
+        let keys = answer["kvs"].as_array().cloned().unwrap_or_default();
+        keys.iter()
+            .map(|kv| unbase64(kv["key"].as_str().expect("a key")))
             .collect()
+    }
+
+    /// The body of an answer over HTTP.
+    fn http(&self, n: usize, what: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.address(n)).unwrap();
+        let length = body.len();
+        let request =
+            format!("{what} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
+        body.to_owned()
     }
 
     /// The numbers of all leases, as etcdctl writes them.
@@ -315,19 +348,56 @@ impl Etcd {
     /// The sum of the metrics of a member whose lines begin like this, such as
     /// `name{label="value"`.
     pub fn metric(&self, n: usize, beginning: &str) -> f64 {
-        let mut stream = TcpStream::connect(self.address(n)).unwrap();
-        let request = "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = self.http(n, "GET /metrics", "");
         text.lines()
             .filter(|line| line.starts_with(beginning))
             .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
             .sum()
     }
 
-    /// Where a member has its data.
-    pub fn data(&self, n: usize) -> PathBuf {
-        self.dir.path().join(format!("m{n}"))
+    /// The process of the one member.
+    pub fn process_id(&self) -> u32 {
+        self.with_process(0, Process::id)
     }
+
+    /// Where the members have their data.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn running(&self) -> usize {
+        let running = |n: &usize| self.members[*n].process.lock().unwrap().is_some();
+        (0..self.members.len()).find(running).expect("one runs")
+    }
+}
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// As the JSON form of etcd's interface has all bytes.
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = (0..3).fold(0, |bits, n| {
+            bits << 8 | u32::from(*three.get(n).unwrap_or(&0))
+        });
+        for n in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * n)) as usize & 63];
+            text.push(if n <= three.len() { digit as char } else { '=' });
+        }
+    }
+    text
+}
+
+fn unbase64(text: &str) -> String {
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
+    for digit in text.bytes().filter(|&digit| digit != b'=') {
+        let value = DIGITS.iter().position(|&d| d == digit).expect("a digit");
+        bits = bits << 6 | value as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    String::from_utf8(bytes).expect("text")
 }

@@ -9,15 +9,17 @@ use tokio::{
 
 use super::{
     client::{Client, Shared},
-    hub::{Target, Watching},
+    hub::Watching,
     lease::{EtcdLease, Grant, Inner},
     names::{self, Names},
-    nodes::{self, Blocker, Look, Put, Wish},
+    nodes::{Blocker, Look, Put, Wish},
+    put,
     room::{Asker, Known},
-    session::{LONGEST, Session, Sessions},
+    session::{LONGEST, Sessions},
     trouble::Trouble,
     undo::Undo,
     waiter::{News, Stand, Waiter},
+    watches::Target,
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
@@ -205,7 +207,7 @@ impl<'a> Attempt<'a> {
             return Err(Trouble::replaced());
         }
         // It goes on to its answer when this future does not.
-        let put = shared.see_through(put(
+        let put = shared.see_through(put::put(
             shared.clone(),
             self.wish.clone(),
             session.clone(),
@@ -314,6 +316,8 @@ impl<'a> Attempt<'a> {
             && !self.watching.as_ref().is_some_and(|w| w.is_of(&node))
         {
             let target = Target::Waiter(Arc::downgrade(&self.waiter));
+            // The one before goes first.
+            self.watching = None;
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
         let next = Instant::now() + super::jittered(if soon { SOON } else { CEILING });
@@ -327,6 +331,7 @@ impl<'a> Attempt<'a> {
                         self.watching = None;
                         return Ok(());
                     }
+                    News::Check => return Ok(()),
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },
@@ -360,72 +365,6 @@ struct Answered(Arc<Waiter>);
 impl Drop for Answered {
     fn drop(&mut self) {
         self.0.answered();
-    }
-}
-
-/// Tells where a waiter stands when its put is over, however that ends.
-struct Settles {
-    waiter: Arc<Waiter>,
-    stand: Option<Stand>,
-}
-
-impl Drop for Settles {
-    fn drop(&mut self) {
-        self.waiter.settle(self.stand.take());
-    }
-}
-
-/// Puts a node, and tries again where there was no answer: by the owner token that is harmless.
-async fn put(
-    shared: Arc<Shared>,
-    wish: Wish,
-    session: Arc<Session>,
-    mut old: Option<i64>,
-    waiter: Arc<Waiter>,
-) -> Result<(Put, Instant), Trouble> {
-    let mut settles = Settles {
-        waiter: waiter.clone(),
-        stand: None,
-    };
-    let started = Instant::now();
-    loop {
-        if let Some(revision) = old.take() {
-            shared.txn(nodes::delete(&wish.node, revision)).await?;
-        }
-        // Where there is none, the link has waited for as long as it should.
-        let connection = shared.link.connection().await?;
-        let sent = Instant::now();
-        let put = match connection.txn(wish.put(session.id)).await {
-            Ok(answer) => wish.was_put(&answer)?,
-            Err(trouble) => {
-                if trouble.lease_gone {
-                    session.end(&shared, Loss::Revoked);
-                }
-                if !trouble.answered {
-                    waiter.taint();
-                }
-                let again = trouble.elsewhere || !trouble.answered;
-                if again && started.elapsed() < shared.budget {
-                    continue;
-                }
-                return Err(trouble);
-            }
-        };
-        let revision = match put {
-            // By a lease from before, which ends without asking anybody; or one that is about to be
-            // deleted, as it is not what came of an unanswered try of this owner's.
-            Put::Stood(revision, lease) if lease != session.id || !waiter.is_tainted() => {
-                if started.elapsed() >= shared.budget {
-                    return Err(Trouble::unavailable("an older node of this owner stays"));
-                }
-                old = Some(revision);
-                continue;
-            }
-            Put::Stands(revision, _) | Put::Stood(revision, _) => revision,
-            Put::Contended => return Ok((put, sent)),
-        };
-        settles.stand = Some(Stand { revision, session });
-        return Ok((put, sent));
     }
 }
 

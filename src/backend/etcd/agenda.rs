@@ -20,7 +20,7 @@ use crate::sync::lock;
 /// A lock that is held for longer is watched, so that its holder hears at once that it was taken
 /// away. Most are released before: they cost the server no watch, and as it starts from the
 /// revision of the grant, nothing is missed.
-const MOMENT: Duration = Duration::from_millis(100);
+pub(super) const MOMENT: Duration = Duration::from_millis(100);
 
 /// Between two looks at waiters that have to show that they live. Counted rather than measured: a
 /// machine that stalls takes their time from nobody.
@@ -129,13 +129,13 @@ pub(super) async fn keep(shared: Arc<Shared>) {
     loop {
         let now = Instant::now();
         while let Some(inner) = agenda.next_new(now) {
-            if let Some(inner) = inner.upgrade().filter(|inner| inner.is_held()) {
+            if let Some(inner) = inner.upgrade().filter(|inner| inner.is_open()) {
                 inner.watch(&shared);
                 plan(agenda, &inner);
             }
         }
         while let Some(inner) = agenda.next_end(now) {
-            if let Some(inner) = inner.upgrade().filter(|inner| inner.is_held())
+            if let Some(inner) = inner.upgrade().filter(|inner| inner.is_open())
                 && !inner.expires(now)
             {
                 plan(agenda, &inner);

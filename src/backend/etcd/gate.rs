@@ -13,10 +13,11 @@ use tokio::{
 
 use super::{
     client::{Client, Shared},
-    hub::{Target, Watching},
+    hub::Watching,
     names::Names,
     nodes,
     trouble::Trouble,
+    watches::Target,
 };
 use crate::{
     backend::WaitBound,

@@ -2,28 +2,36 @@
 //!
 //! # No gap
 //!
-//! A node is watched from the revision behind that of the read which saw it. The server delivers
-//! what happened since, however late the watch is registered, so the deletion is never missed. A
-//! stream that ends, with its connection or because its member lost the leader, is opened again over
-//! the next connection, with every watch from the same revision as before. Revisions that the server
-//! has compacted meanwhile cannot be watched: whoever waited reads again instead.
+//! A waiter watches the node before it from *now* on: the server tells of such a watch at once,
+//! while one that starts in the past is told of with the others of its kind, ten times a second. It
+//! says at which revision the watch began. If that is the one of the read which saw the node, there
+//! is no gap; if not, something was written since, and the waiter looks once more, behind the
+//! beginning of its watch.
 //!
-//! Several that wait for the same node share its watch: the first one starts at an earlier revision
-//! than the others, and is gone with the node's deletion.
+//! A stream that ends, with its connection or because its member lost the leader, is opened again over
+//! the next connection, with every watch from the revision behind that read: the server delivers what
+//! happened since. So does it for holders, who are watched from their grant on. Revisions that the
+//! server has compacted meanwhile cannot be watched: whoever waited reads again instead.
+//!
+//! Several that wait for the same node share its watch, whose beginning is then before their reads, or
+//! is still to come.
 
 use std::{
-    collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use etcd_client::{EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse};
+use etcd_client::{EventType, WatchOptions, WatchRequestSender, WatchResponse};
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{client::Shared, connection::Connection, gate::Gate, lease::Inner, waiter::Waiter};
+use super::{
+    client::Shared,
+    connection::Connection,
+    watches::{Of, Order, Request, Target, Watches},
+};
 
 /// The watch that is always there, of a key that nobody writes: a server counts pings on a
 /// connection without a stream as an attack.
@@ -36,37 +44,12 @@ pub(super) struct Hub {
     next: AtomicU64,
 }
 
-/// Who wants to know that a node is gone.
-#[derive(Clone, Debug)]
-pub(super) enum Target {
-    /// Waits behind it.
-    Waiter(Weak<Waiter>),
-    /// Waits until it is free, without wanting it.
-    Gate(Weak<Gate>),
-    /// Holds by it.
-    Holder(Weak<Inner>),
-}
-
-#[derive(Debug)]
-pub(super) enum Order {
-    Watch {
-        ticket: u64,
-        node: Arc<str>,
-        from: i64,
-        target: Target,
-    },
-    Leave {
-        ticket: u64,
-        node: Arc<str>,
-    },
-}
-
 /// A place among those who are told of a node; given up with this.
 #[derive(Debug)]
 pub(super) struct Watching {
     orders: mpsc::UnboundedSender<Order>,
     ticket: u64,
-    node: Arc<str>,
+    of: Of,
 }
 
 impl Hub {
@@ -79,24 +62,26 @@ impl Hub {
     /// Has somebody told when this node is gone, which a read of the revision before `from` saw.
     pub(super) fn watch(&self, node: Arc<str>, from: i64, target: Target) -> Watching {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let by_holder = matches!(target, Target::Holder(_));
+        let of = Of { node, by_holder };
         // Without the other end the client is closed, and whoever waits ends by its own time.
         let _ = self.orders.send(Order::Watch {
             ticket,
-            node: node.clone(),
+            of: of.clone(),
             from,
             target,
         });
         Watching {
             orders: self.orders.clone(),
             ticket,
-            node,
+            of,
         }
     }
 }
 
 impl Watching {
     pub(super) fn is_of(&self, node: &str) -> bool {
-        *self.node == *node
+        *self.of.node == *node
     }
 }
 
@@ -104,82 +89,20 @@ impl Drop for Watching {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Leave {
             ticket: self.ticket,
-            node: self.node.clone(),
+            of: self.of.clone(),
         });
     }
 }
 
-/// A watched node.
-struct Watch {
-    id: i64,
-    from: i64,
-    targets: Vec<(u64, Target)>,
-}
-
-/// What is watched, whether a stream is open or not.
-#[derive(Default)]
-struct Watches {
-    by_node: HashMap<Arc<str>, Watch>,
-    by_id: HashMap<i64, Arc<str>>,
-    last: i64,
-}
-
-/// What is to be asked of the server.
-enum Request {
-    Create { id: i64, node: Arc<str>, from: i64 },
-    Cancel { id: i64 },
-}
-
-impl Watches {
-    fn take(&mut self, order: Order) -> Option<Request> {
-        match order {
-            Order::Watch {
-                ticket,
-                node,
-                from,
-                target,
-            } => {
-                if let Some(watch) = self.by_node.get_mut(&node) {
-                    watch.targets.push((ticket, target));
-                    return None;
-                }
-                self.last += 1;
-                let id = self.last;
-                let targets = vec![(ticket, target)];
-                self.by_id.insert(id, node.clone());
-                self.by_node
-                    .insert(node.clone(), Watch { id, from, targets });
-                Some(Request::Create { id, node, from })
-            }
-            Order::Leave { ticket, node } => {
-                let watch = self.by_node.get_mut(&node)?;
-                watch.targets.retain(|(other, _)| *other != ticket);
-                if !watch.targets.is_empty() {
-                    return None;
-                }
-                let id = watch.id;
-                self.by_node.remove(&node);
-                self.by_id.remove(&id);
-                Some(Request::Cancel { id })
-            }
-        }
-    }
-
-    /// All of them, for a new stream.
-    fn all(&self) -> Vec<Request> {
-        let creates = self.by_node.iter().map(|(node, watch)| Request::Create {
-            id: watch.id,
-            node: node.clone(),
-            from: watch.from,
-        });
-        creates.collect()
-    }
-
-    fn end(&mut self, id: i64) -> Vec<(u64, Target)> {
-        let node = self.by_id.remove(&id);
-        let watch = node.and_then(|node| self.by_node.remove(&node));
-        watch.map(|watch| watch.targets).unwrap_or_default()
-    }
+/// What there is to be told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fact {
+    /// It may have gone before it was watched.
+    Begun,
+    Written,
+    Deleted,
+    /// Nothing will be told of it any more.
+    Unknown,
 }
 
 /// Keeps the stream open for as long as it is polled, and tells who is to be told.
@@ -271,8 +194,7 @@ async fn send_request(
         Request::Create { id, node, from } => {
             let options = WatchOptions::new()
                 .with_watch_id(id)
-                .with_start_revision(from)
-                .with_filters([WatchFilterType::NoPut]);
+                .with_start_revision(from);
             requests.watch(&*node, Some(options)).await
         }
         Request::Cancel { id } => requests.cancel(id).await,
@@ -293,42 +215,68 @@ fn heard(
             return false;
         }
         // Compacted, or by our own wish, and then nobody is there to be told.
-        for (_, target) in watches.end(id) {
-            tell(shared, target);
+        for target in watches.end(id) {
+            tell(shared, target, Fact::Unknown);
         }
         return true;
     }
-    let gone = |event: &etcd_client::Event| event.event_type() == EventType::Delete;
-    if id != RESIDENT && answer.events().iter().any(gone) {
-        for (_, target) in watches.end(id) {
-            tell(shared, target);
+    if id == RESIDENT {
+        return true;
+    }
+    if answer.created() {
+        let revision = answer.header().map_or(i64::MAX, |header| header.revision());
+        for target in watches.begins(id, revision) {
+            tell(shared, target, Fact::Begun);
+        }
+    }
+    for event in answer.events() {
+        if event.event_type() == EventType::Put {
+            for target in watches.targets(id) {
+                tell(shared, target, Fact::Written);
+            }
+            continue;
+        }
+        for target in watches.end(id) {
+            tell(shared, target, Fact::Deleted);
         }
         let _ = send.send(Request::Cancel { id });
     }
     true
 }
 
-fn tell(shared: &Arc<Shared>, target: Target) {
+fn tell(shared: &Arc<Shared>, target: Target, fact: Fact) {
     match target {
         Target::Waiter(waiter) => {
-            if let Some(waiter) = waiter.upgrade() {
-                shared.room.tell(&waiter);
+            let Some(waiter) = waiter.upgrade() else {
+                return;
+            };
+            match fact {
+                Fact::Begun => waiter.check(),
+                Fact::Written => {}
+                Fact::Deleted | Fact::Unknown => shared.room.tell(&waiter),
             }
         }
         Target::Gate(gate) => {
-            if let Some(gate) = gate.upgrade() {
+            if fact != Fact::Written
+                && let Some(gate) = gate.upgrade()
+            {
                 gate.open();
             }
         }
         Target::Holder(inner) => {
-            if let Some(inner) = inner.upgrade()
-                && inner.is_held()
-            {
-                shared.spawn({
-                    let shared = shared.clone();
-                    async move { inner.look(&shared).await }
-                });
+            let Some(inner) = inner.upgrade() else { return };
+            if fact == Fact::Written {
+                return inner.was_taken();
             }
+            shared.spawn({
+                let shared = shared.clone();
+                async move {
+                    match fact {
+                        Fact::Deleted => inner.was_deleted(&shared).await,
+                        Fact::Begun | Fact::Written | Fact::Unknown => inner.look(&shared).await,
+                    }
+                }
+            });
         }
     }
 }

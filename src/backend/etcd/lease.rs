@@ -14,12 +14,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     client::{Client, Shared},
-    hub::{Target, Watching},
+    hub::Watching,
     nodes,
     room::Asker,
     session::Session,
     trouble::Trouble,
     undo::{Grave, Undo},
+    watches::Target,
 };
 use crate::{
     backend::Mode,
@@ -83,8 +84,13 @@ impl Inner {
         }
     }
 
-    pub(super) fn is_held(&self) -> bool {
-        !self.released.load(Ordering::Acquire) && self.lost.get().is_none()
+    /// Whether it is this lease's to free: also when it is lost, as far as anybody says.
+    pub(super) fn is_open(&self) -> bool {
+        !self.released.load(Ordering::Acquire)
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_open() && self.lost.get().is_none()
     }
 
     /// Until when it is held, unless renewed: both ends only move to later.
@@ -102,7 +108,8 @@ impl Inner {
         self.released.store(true, Ordering::Release);
     }
 
-    /// Ends it if its time is over: nobody else would, while the process lives.
+    /// Ends it if its time is over: nobody else would, while the process lives. Also one that was
+    /// lost for another reason, and whose holder runs on.
     pub(super) fn expires(&self, now: Instant) -> bool {
         if self.end() > now {
             return false;
@@ -147,24 +154,28 @@ impl Inner {
         drop(watching);
     }
 
-    /// Its node was deleted, or is not watched any more: finds out which, and why.
+    /// Its node was written: only [`force_release`](super::operate::force_release) does that.
+    pub(super) fn was_taken(&self) {
+        if self.is_watched() {
+            self.lose(Loss::ForceReleased);
+        }
+    }
+
+    /// Its node was deleted, by itself or with all of its session.
+    pub(super) async fn was_deleted(&self, shared: &Arc<Shared>) {
+        if self.is_watched() {
+            self.lose(Loss::Revoked);
+            // If it was the session, the others hear of it now.
+            let _ = self.session.refresh(shared, Instant::now()).await;
+        }
+    }
+
+    /// Its node is not watched any more, and may have been deleted: finds out.
     pub(super) async fn look(self: &Arc<Self>, shared: &Arc<Shared>) {
         while self.is_watched() && Instant::now() < self.end() {
             match self.stands(shared).await {
                 Ok((true, revision)) => return self.watch_from(shared, revision + 1),
-                Ok((false, _)) => {
-                    // The whole lease, or this node alone.
-                    let kept = self.session.refresh(shared, Instant::now()).await;
-                    if !self.is_watched() {
-                        return;
-                    }
-                    // If the lease has ended, all who hold by it were told why.
-                    self.lose(match kept {
-                        Ok(()) => Loss::ForceReleased,
-                        Err(_) => Loss::Revoked,
-                    });
-                    return;
-                }
+                Ok((false, _)) => return self.was_deleted(shared).await,
                 Err(_) => sleep(super::jittered(Duration::from_millis(250))).await,
             }
         }
@@ -191,17 +202,9 @@ impl Inner {
         // Renewals at nearly the same time share a keep-alive.
         let since = sent.checked_sub(self.grant.ttl / 10).unwrap_or(sent);
         let (stands, kept) = tokio::join!(self.stands(shared), self.session.refresh(shared, since));
-        if let Err(trouble) = &kept
-            && trouble.lease_gone
-        {
+        let gone = kept.as_ref().is_err_and(|trouble| trouble.lease_gone);
+        if gone || !stands?.0 {
             self.lose(self.session.loss().unwrap_or(Loss::Revoked));
-            return Ok(());
-        }
-        if !stands?.0 {
-            self.lose(match kept {
-                Ok(()) => Loss::ForceReleased,
-                Err(_) => Loss::Revoked,
-            });
             return Ok(());
         }
         kept?;

@@ -16,12 +16,14 @@ mod names;
 mod nodes;
 mod operate;
 mod preflight;
+mod put;
 mod room;
 mod session;
 mod trouble;
 mod undo;
 mod version;
 mod waiter;
+mod watches;
 
 use std::{fmt, sync::Arc, time::Duration};
 

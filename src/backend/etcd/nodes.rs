@@ -221,6 +221,14 @@ pub(super) fn queue(names: &Names, limit: i64) -> Txn {
     Txn::new().and_then([TxnOp::get(from, Some(options))])
 }
 
+/// Writes to a node that it is taken away, if it is still the one of this revision.
+pub(super) fn take(node: &str, revision: i64) -> Txn {
+    let put = PutOptions::new().with_ignore_lease();
+    Txn::new()
+        .when([Compare::create_revision(node, CompareOp::Equal, revision)])
+        .and_then([TxnOp::put(node, "taken away", Some(put))])
+}
+
 /// Deletes a node, if it is still the one of this revision.
 pub(super) fn delete(node: &str, revision: i64) -> Txn {
     Txn::new()

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use etcd_client::{KeyValue, TxnOpResponse};
+use tokio::time::sleep;
 
 use super::{
+    agenda::MOMENT,
     client::{Client, Shared},
     names::Names,
     nodes,
@@ -20,6 +22,10 @@ use crate::{
 const MOST: i64 = 1000;
 /// For how many holders the server is asked how long they have left.
 const MOST_LEASES: usize = 16;
+
+/// How long holders have to hear of a forced release before the key goes to the next: a lock is
+/// watched when it has been held for a moment, and what happened by then is told within 100 ms.
+const NOTICE: Duration = MOMENT.saturating_add(Duration::from_millis(200));
 
 /// The nodes of a lock in their order, and how many there are.
 async fn queue(shared: &Shared, names: &Names) -> Result<(Vec<KeyValue>, u64), Trouble> {
@@ -80,18 +86,30 @@ async fn remaining(shared: &Shared, lease: i64) -> Result<Option<Duration>, Trou
     Ok(u64::try_from(seconds).ok().map(Duration::from_secs))
 }
 
+/// In two steps: the nodes are written first, which their holders hear of, and deleted when they
+/// have had the time to. So who hears at all knows before the next one holds, and why.
 pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool, Trouble> {
     let shared = &client.shared;
     let names = Names::new(&shared.prefix, key);
     let (nodes, _) = queue(shared, &names).await?;
     let holders = &nodes[..holders(&names, &nodes)];
+    if holders.is_empty() {
+        return Ok(false);
+    }
+    let mut taken = Vec::new();
     for kv in holders {
         let node = std::str::from_utf8(kv.key()).map_err(|_| Trouble::strange())?;
-        // Each by itself, and no other than was seen: its holders learn of it by their watches.
-        // Whether it was this one that deleted it is not known where an answer was lost.
-        shared
-            .txn(nodes::delete(node, kv.create_revision()))
-            .await?;
+        // Each by itself, and no other than was seen.
+        let answer = shared.txn(nodes::take(node, kv.create_revision())).await?;
+        if answer.succeeded() {
+            taken.push((node, kv.create_revision()));
+        }
     }
-    Ok(!holders.is_empty())
+    if !taken.is_empty() {
+        sleep(NOTICE).await;
+    }
+    for (node, revision) in taken {
+        shared.txn(nodes::delete(node, revision)).await?;
+    }
+    Ok(true)
 }

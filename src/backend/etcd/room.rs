@@ -23,6 +23,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Room {
     owners: Mutex<HashMap<Asker, Entry>>,
+    /// Who is about to join a queue, by lock.
+    lines: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
     /// Waiters that have to show that they live.
     expected: Mutex<Vec<Arc<Waiter>>>,
     /// There was nobody expected, and now there is.
@@ -85,6 +87,21 @@ impl Room {
         };
         older.replace();
         Known::Waits(Some(older))
+    }
+
+    /// A place in the line of those of this process that are about to join the queue of a lock. The
+    /// server takes requests of one connection in any order; this keeps them in the one in which
+    /// they came.
+    pub(super) fn line_up(&self, lock_of: Arc<str>) -> Line<'_> {
+        let turn = lock(&self.lines)
+            .entry(lock_of.clone())
+            .or_default()
+            .clone();
+        Line {
+            room: self,
+            lock_of,
+            turn,
+        }
     }
 
     /// The owner that waited holds now; `false` if another acquire of it has taken its place.
@@ -210,6 +227,23 @@ impl Room {
             _ => None,
         });
         others.collect()
+    }
+}
+
+/// See [`Room::line_up`]. Those who wait for their turn get it in the order of their first poll.
+pub(super) struct Line<'a> {
+    room: &'a Room,
+    lock_of: Arc<str>,
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let mut lines = lock(&self.room.lines);
+        // This one and the table's.
+        if Arc::strong_count(&self.turn) == 2 {
+            lines.remove(&self.lock_of);
+        }
     }
 }
 

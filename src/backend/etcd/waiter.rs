@@ -25,11 +25,15 @@ pub(super) struct Waiter {
 /// What it was told, and where it stands.
 #[derive(Default)]
 struct Told {
-    /// To look again.
+    /// To look again: what it waited for is gone.
     look: bool,
+    /// To look again: what it waits for may have gone before it was watched.
+    check: bool,
     /// To show that it lives.
     show: bool,
     replaced: bool,
+    /// Its caller has left.
+    left: bool,
     /// A put is under way, whoever waits for it.
     putting: bool,
     /// Another acquire of the same owner, in whose place it came, and whose put was under way.
@@ -70,8 +74,10 @@ pub(super) struct Traces {
 /// Why a waiter was woken.
 #[derive(Debug)]
 pub(super) enum News {
-    /// It has to look again.
+    /// It has to look again, and what it watched is gone.
     Look,
+    /// It has to look again.
+    Check,
     /// Somebody wants to know whether it is polled. It is.
     Show,
     /// Another acquire of the same owner has taken its place.
@@ -109,6 +115,12 @@ impl Waiter {
         drop(told);
         self.woken.notify_one();
         unlisted
+    }
+
+    /// It has to look again, if it is polled.
+    pub(super) fn check(&self) {
+        lock(&self.told).check = true;
+        self.woken.notify_one();
     }
 
     /// It has to show within so many ticks that it lives; returns as [`look`](Self::look).
@@ -271,6 +283,12 @@ impl Waiter {
         lock(&self.told).older = Some(older);
     }
 
+    /// Whether anybody is there to have what it asks for.
+    pub(super) fn is_wanted(&self) -> bool {
+        let told = lock(&self.told);
+        !told.left && !told.replaced
+    }
+
     pub(super) fn is_replaced(&self) -> bool {
         lock(&self.told).replaced
     }
@@ -283,6 +301,7 @@ impl Waiter {
     pub(super) fn leaves(&self) -> bool {
         let mut told = lock(&self.told);
         told.ticks = None;
+        told.left = true;
         told.putting || told.tainted || told.stand.is_some() || told.older.is_some()
     }
 
@@ -314,7 +333,11 @@ impl Waiter {
                 }
                 if std::mem::take(&mut told.look) {
                     told.show = false;
+                    told.check = false;
                     return News::Look;
+                }
+                if std::mem::take(&mut told.check) {
+                    return News::Check;
                 }
                 if std::mem::take(&mut told.show) {
                     told.ticks = None;
