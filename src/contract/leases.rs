@@ -212,7 +212,8 @@ pub(super) async fn renewal_keeps_the_key<T: ContractTarget>(context: &Context<'
         .await?;
     let waiter = context.enqueue(context.patient(&key)).await?;
     let start = Instant::now();
-    let mut end = held.valid_until();
+    let first = held.valid_until();
+    let mut end = first;
     while start.elapsed() < ttl * 3 {
         tokio::time::sleep(ttl / 5).await;
         let late = Instant::now() > end;
@@ -238,6 +239,12 @@ pub(super) async fn renewal_keeps_the_key<T: ContractTarget>(context: &Context<'
         end = held.valid_until();
         ensure!(!waiter.is_finished(), 1, "a renewed lease was taken over");
     }
+    ensure!(
+        end >= first + ttl,
+        2,
+        "renewals for three ttls moved the end by {:?}",
+        end - first
+    );
     ensure!(held.lost().get().is_none(), 8, "a renewed lease was lost");
     held.release().await?;
     let limit = Duration::from_secs(1) + context.options.slack;

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Long enough for a machine that stalls now and then.
-const SESSION: Duration = Duration::from_secs(4);
+const SESSION: Duration = Duration::from_secs(5);
 
 struct ZooKeeper {
     server: ZooKeeperServer,

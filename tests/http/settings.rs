@@ -276,7 +276,7 @@ async fn what_zookeeper_can_do() {
         || new().with_fairness(Fairness::Batched(NonZeroU32::MIN)),
         &["Batched", "zookeeper", "Unfair"],
     );
-    refused(|| new().with_ttl(session - MS), &["ttl", "accepted is 3s"]);
+    refused(|| new().with_ttl(session - MS), &["ttl", "accepted is 5s"]);
 }
 
 /// The same texts as errors, for configuration that is read at run time; a wrong policy of a job

@@ -15,7 +15,7 @@ use tower_lock::{LockBackend, LockKey, ZooKeeperBackend};
 use crate::{servers::ZooKeeperServer, support::SOON};
 
 /// No ttl is shorter. Long enough for a machine that stalls now and then.
-pub(crate) const SESSION: Duration = Duration::from_secs(3);
+pub(crate) const SESSION: Duration = Duration::from_secs(5);
 
 /// A base, and a client of it. Clones share both.
 #[derive(Clone)]

@@ -34,7 +34,7 @@ pub const TICK: Duration = Duration::from_millis(200);
 
 /// A real ZooKeeper server on a loopback port. Killed on drop.
 ///
-/// It writes without waiting for the disk, so its data outlives the process and not the machine.
+/// Its data is in memory, so it outlives the process and not the machine.
 /// Everything takes `&self`; what asks the server blocks for a moment, also in async tests.
 #[derive(Debug)]
 pub struct ZooKeeperServer {
@@ -74,7 +74,7 @@ impl ZooKeeperServer {
 
     fn new(id: usize, config: String) -> Self {
         Self {
-            dir: ScratchDir::new(),
+            dir: ScratchDir::in_memory(),
             port: free_port(),
             config,
             id,
@@ -106,7 +106,7 @@ impl ZooKeeperServer {
         }
         let mut command = Command::new("java");
         command
-            .args(["-Xms16m", "-Xmx128m", "-XX:+UseSerialGC"])
+            .args(["-Xms16m", "-Xmx192m", "-XX:+UseSerialGC"])
             .args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             .args(["-Djava.net.preferIPv4Stack=true"])
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"])

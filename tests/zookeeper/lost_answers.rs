@@ -1,9 +1,9 @@
 //! Answers that are lost, late or never come, and acquires whose callers have gone meanwhile.
 
-use std::time::Duration;
+use std::{future::Future as _, task::Poll, time::Duration};
 
 use tokio::time::sleep;
-use tower_lock::{BackendErrorKind, Lease as _, ZooKeeperBackend};
+use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, ZooKeeperBackend};
 
 use crate::{
     servers::{TcpProxy, ZooKeeperServer},
@@ -118,6 +118,37 @@ async fn backend_served(
     let (lease, took) = served(begin(backend, patient(&key(1))), Duration::from_secs(8)).await;
     println!("granted over the next connection after {took:?}");
     lease
+}
+
+/// What nobody took is given up in one step: no later acquire of the owner finds it half undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_asks_again_while_its_grant_is_undone_gets_another() {
+    let server = ZooKeeperServer::start();
+    let proxy = TcpProxy::start(server.address());
+    let backend = through(&proxy, Duration::from_secs(10)).await;
+    let wish = patient(&key(1));
+    let mut first = Box::pin(backend.acquire(&wish));
+    std::future::poll_fn(|cx| {
+        assert!(first.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    // Granted by now, and not polled again.
+    until("it was created", async || standing(&server, &key(1)) == 1).await;
+    let node = server.session().children(&path(&key(1)));
+    sleep(Duration::from_millis(100)).await;
+    proxy.hold_down();
+    drop(first);
+    until("it is undone", async || standing(&server, &key(1)) == 0).await;
+    let again = begin(&backend, wish);
+    sleep(Duration::from_millis(200)).await;
+    assert!(!again.is_finished(), "it got what is undone");
+    proxy.heal();
+    let (lease, _) = served(again, Duration::from_secs(5)).await;
+    let now = server.session().children(&path(&key(1)));
+    assert!(now.len() == 1 && now != node, "{node:?}, {now:?}");
+    lease.renew().await.unwrap();
+    lease.release().await.unwrap();
 }
 
 /// Releases are repeated until they are done, whoever has stopped to wait for them.

@@ -142,7 +142,7 @@ async fn what_a_session_cannot_give_is_refused() {
     says(
         &refused.unwrap_err(),
         BackendErrorKind::Unsupported,
-        "session timeout of 4s",
+        "session timeout of 6s",
     );
     let many = AcquireRequest::new(key(1), SESSION).with_tokens(2);
     let refused = backend.acquire(&many).await.unwrap_err();

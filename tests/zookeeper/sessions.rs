@@ -201,8 +201,8 @@ async fn a_hung_process_costs_one_session_timeout_and_harms_nobody_when_it_goes_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_nobody_renews_ends_by_its_ttl() {
     let server = ZooKeeperServer::start();
-    let backend = hasty(&server.url(), Duration::from_millis(1500)).await;
-    let ttl = Duration::from_secs(2);
+    let backend = hasty(&server.url(), Duration::from_secs(3)).await;
+    let ttl = Duration::from_secs(4);
     let begun = Instant::now();
     let lease = backend
         .acquire(&AcquireRequest::new(key(1), ttl))
@@ -266,14 +266,14 @@ async fn thousands_of_locks_outlive_a_broken_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_node_that_is_deleted_is_made_anew() {
     let server = ZooKeeperServer::start();
-    let backend = connect_with(&server.url(), Duration::from_secs(2)).await;
+    let backend = connect_with(&server.url(), Duration::from_secs(4)).await;
     let lease = hold(&backend, &key(1)).await;
     let mut operator = server.session();
     let mut own = operator.children("/tower-lock");
     own.retain(|name| name.starts_with('~'));
     assert_eq!(own.len(), 1);
     assert_eq!(operator.delete(&format!("/tower-lock/{}", own[0])), 0);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(lease.lost().get(), None);
     lease.renew().await.unwrap();
     lease.release().await.unwrap();

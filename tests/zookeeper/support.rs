@@ -20,8 +20,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// How late something may be on a busy machine that is to happen at once.
 pub(crate) const SLACK: Duration = Duration::from_millis(800);
 
-/// The session timeout of most: a machine that stalls for a second loses no locks.
-pub(crate) const SESSION: Duration = Duration::from_secs(4);
+/// The session timeout of most: a machine that stalls for two seconds loses no locks.
+pub(crate) const SESSION: Duration = Duration::from_secs(6);
 
 /// How long to wait for what must come. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(30);

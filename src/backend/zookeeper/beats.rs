@@ -58,13 +58,22 @@ impl Stamp {
     /// much time suspended.
     pub(super) fn end(self, after: Duration, suspended: Duration) -> Instant {
         let end = lease::valid_until(self.at, after);
-        let slept = suspended.saturating_sub(self.suspended);
-        end.checked_sub(slept).unwrap_or(self.at)
+        end.checked_sub(self.slept(suspended)).unwrap_or(self.at)
     }
 
     /// Whether the machine has been suspended since, given how long it was in all.
     pub(super) fn has_slept(self, suspended: Duration) -> bool {
-        suspended.saturating_sub(self.suspended) > Duration::from_millis(1)
+        !self.slept(suspended).is_zero()
+    }
+
+    /// For how long. The two clocks are not read at one moment, so less than the margin's least is
+    /// nothing: an end moves only to later.
+    fn slept(self, suspended: Duration) -> Duration {
+        let slept = suspended.saturating_sub(self.suspended);
+        if slept < Duration::from_millis(1) {
+            return Duration::ZERO;
+        }
+        slept
     }
 }
 
@@ -189,6 +198,7 @@ mod tests {
         let mut beats = Beats::new(stamp(start), T);
         let awake = beats.valid_until(Duration::ZERO);
         assert_eq!(beats.valid_until(secs(2)), awake - secs(2));
+        assert_eq!(beats.valid_until(Duration::from_micros(900)), awake);
         assert!(beats.is_fresh(start, Duration::ZERO));
         assert!(!beats.is_fresh(start, secs(2)));
         assert!(!beats.is_fresh(start + secs(1), Duration::ZERO));

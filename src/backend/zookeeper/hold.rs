@@ -149,12 +149,17 @@ impl Stand<'_> {
     /// Leaves nothing on the servers, or ends with the session.
     pub(super) async fn leave(&mut self) {
         let mut pause = Duration::from_millis(20);
+        let begun = Instant::now();
         loop {
             match self.clear().await {
-                Ok(()) => return,
-                Err(Stop::SessionOver) => return,
+                Ok(()) | Err(Stop::SessionOver) => return,
                 Err(Stop::Done) => {}
-                Err(Stop::Refused(trouble)) => self.place.released(&Err(trouble)),
+                Err(Stop::Refused(trouble)) => {
+                    // A connection that broke may be back in time.
+                    if trouble.answered || begun.elapsed() >= self.shared.config.timeout {
+                        self.place.released(&Err(trouble));
+                    }
+                }
             }
             tokio::select! {
                 () = sleep(jittered(pause)) => {}

@@ -5,13 +5,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     beats::Stamp,
     client::Client,
     place::{Grant, Place},
     session::Session,
+    stand::PAUSE,
     trouble::Trouble,
 };
 use crate::{
@@ -96,14 +97,19 @@ impl Inner {
         let limit = self.client.shared.config.timeout;
         let now = Stamp::now();
         let client = self.session.client()?;
-        let (node, heard) = tokio::join!(
-            timeout(limit, client.check_stat(&self.path)),
-            self.session.hear(now.at, limit),
-        );
-        let stat = match node {
-            Err(_) => return Err(Trouble::no_answer().into()),
-            Ok(result) => result.map_err(Trouble::from)?,
+        // A connection that breaks meanwhile is not the end of the question.
+        let look = async {
+            loop {
+                match client.check_stat(&self.path).await.map_err(Trouble::from) {
+                    Err(trouble) if !trouble.answered && !self.session.is_over() => {
+                        sleep(PAUSE).await;
+                    }
+                    result => return result,
+                }
+            }
         };
+        let (node, heard) = tokio::join!(timeout(limit, look), self.session.hear(now.at, limit));
+        let stat = node.unwrap_or_else(|_| Err(Trouble::no_answer()))?;
         if stat.is_none_or(|stat| stat.ephemeral_owner != self.session.id) {
             self.lose(Loss::ForceReleased);
             return Err(Renewal::Lost);

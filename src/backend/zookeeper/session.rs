@@ -52,7 +52,23 @@ impl Session {
     /// Connects, and tries what will be done later.
     pub(super) async fn open(config: &Config) -> Result<Self, Trouble> {
         let limit = config.session_timeout.max(config.timeout * 2);
-        timeout(limit, Self::connect(config))
+        let begun = Instant::now();
+        let opened = async {
+            loop {
+                match Self::connect(config).await {
+                    // The connection broke, or a server was too slow.
+                    Err(trouble)
+                        if trouble.may_pass()
+                            && !trouble.answered
+                            && begun.elapsed() < config.session_timeout =>
+                    {
+                        sleep(PAUSE).await;
+                    }
+                    result => return result,
+                }
+            }
+        };
+        timeout(limit, opened)
             .await
             .unwrap_or_else(|_| Err(Trouble::no_connection()))
     }
