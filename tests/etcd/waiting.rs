@@ -6,7 +6,10 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tower_lock::{Lease as _, LockBackend as _, Mode, backend::AcquireRequest};
+use tower_lock::{
+    Lease as _, LockBackend as _, Mode,
+    backend::{AcquireRequest, WaitBound},
+};
 
 use crate::{
     servers::{Etcd, TcpProxy},
@@ -233,4 +236,46 @@ async fn a_free_key_takes_one_transaction_and_one_to_release() {
     }
     assert_eq!(txns(&server) - before, 51.0);
     held.release().await.unwrap();
+}
+
+/// Each write in between may have been the deletion that is waited for, until the watch has begun;
+/// after that it is nothing to those who wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_do_not_ask_at_each_write_of_others() {
+    let server = Etcd::start();
+    let backend = connect(&server).await;
+    let held = hold(&backend, &key("held")).await;
+    let before = txns(&server);
+    let begun = Instant::now();
+    let writing = tokio::spawn({
+        let backend = backend.clone();
+        async move {
+            for n in 0..300 {
+                hold(&backend, &key(n)).await.release().await.unwrap();
+            }
+        }
+    });
+    let gate = tokio::spawn({
+        let backend = backend.clone();
+        async move {
+            let key = key("held");
+            backend.wait_free(&key, WaitBound::Forever).await
+        }
+    });
+    let wish = patient(&key("held"), LONG);
+    let waiting = tokio::spawn({
+        let backend = backend.clone();
+        async move { backend.acquire(&wish).await }
+    });
+    writing.await.unwrap();
+    let asked = txns(&server) - before;
+    println!("{asked} transactions, 600 of which wrote");
+    // A put, and a look or two of each; the rest by timers.
+    let by_timer = begun.elapsed().as_secs_f64() * 1.5;
+    assert!(asked <= 600.0 + 6.0 + by_timer, "{asked}");
+    held.release().await.unwrap();
+    let (lease, _) = served(waiting, SLACK).await;
+    lease.release().await.unwrap();
+    timeout(SLACK * 2, gate).await.unwrap().unwrap().unwrap();
+    until_nothing_is_left(&server, SLACK).await;
 }

@@ -4,7 +4,13 @@
 //! ends: a key that is always waited for is never free, and was, for a moment, between two of them.
 //! Nothing is put, and the last one that was seen is watched, so most of those before it wake nobody.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::Notify,
@@ -31,11 +37,19 @@ const CEILING: Duration = Duration::from_secs(1);
 /// One caller.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
+    /// What was watched is gone, and has to be watched no more.
+    gone: AtomicBool,
     opened: Notify,
 }
 
 impl Gate {
     pub(super) fn open(&self) {
+        self.gone.store(true, Ordering::Release);
+        self.check();
+    }
+
+    /// It may have opened before it was watched.
+    pub(super) fn check(&self) {
         // A permit is kept for the one who waits.
         self.opened.notify_one();
     }
@@ -82,7 +96,11 @@ async fn until_free(shared: &Shared, names: &Names, mut seen: Seen) -> Result<()
             watching = Some(shared.hub.watch(node, seen.now + 1, target));
         }
         tokio::select! {
-            () = gate.opened.notified() => watching = None,
+            () = gate.opened.notified() => {
+                if gate.gone.swap(false, Ordering::AcqRel) {
+                    watching = None;
+                }
+            }
             () = sleep(super::jittered(CEILING)) => {}
         }
         seen.is_free(shared, names).await?;

@@ -37,6 +37,9 @@ use super::{
 /// connection without a stream as an attack.
 const RESIDENT: i64 = i64::MAX;
 
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// The other end of the stream, for everybody.
 #[derive(Debug)]
 pub(super) struct Hub {
@@ -108,6 +111,7 @@ enum Fact {
 /// Keeps the stream open for as long as it is polled, and tells who is to be told.
 pub(super) async fn listen(shared: Arc<Shared>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut watches = Watches::default();
+    let mut pause = FIRST_PAUSE;
     loop {
         // Without a connection there is nothing to do but to note what is to be watched.
         let connection = loop {
@@ -122,27 +126,33 @@ pub(super) async fn listen(shared: Arc<Shared>, mut orders: mpsc::UnboundedRecei
                 },
             }
         };
-        run(&shared, &connection, &mut watches, &mut orders).await;
+        let was_open = run(&shared, &connection, &mut watches, &mut orders).await;
         if !connection.has_ended() {
             // The member refuses a stream that it gave before: it has no leader, or wants a new
             // authentication.
             connection.end();
         }
-        sleep(super::jittered(Duration::from_millis(10))).await;
+        // Where streams are refused over and over, as to a user who may not watch any more.
+        pause = match was_open {
+            true => FIRST_PAUSE,
+            false => (pause * 2).min(LONGEST_PAUSE),
+        };
+        sleep(super::jittered(pause)).await;
     }
 }
 
-/// One stream, until it ends.
+/// One stream, until it ends; whether it was open.
 async fn run(
     shared: &Arc<Shared>,
     connection: &Connection,
     watches: &mut Watches,
     orders: &mut mpsc::UnboundedReceiver<Order>,
-) {
+) -> bool {
     let options = WatchOptions::new().with_watch_id(RESIDENT);
     let Ok(stream) = connection.watch(&shared.resident, options).await else {
-        return;
+        return false;
     };
+    let mut was_open = false;
     let (mut requests, mut answers) = stream.split();
     let (send, mut queue) = mpsc::unbounded_channel();
     for request in watches.all() {
@@ -165,6 +175,7 @@ async fn run(
                         if !heard(shared, watches, &send, &answer) {
                             return;
                         }
+                        was_open = true;
                     }
                     Ok(None) | Err(_) => return,
                 },
@@ -184,6 +195,7 @@ async fn run(
         () = sending => {}
         () = receiving => {}
     }
+    was_open
 }
 
 async fn send_request(
@@ -257,10 +269,11 @@ fn tell(shared: &Arc<Shared>, target: Target, fact: Fact) {
             }
         }
         Target::Gate(gate) => {
-            if fact != Fact::Written
-                && let Some(gate) = gate.upgrade()
-            {
-                gate.open();
+            let Some(gate) = gate.upgrade() else { return };
+            match fact {
+                Fact::Begun => gate.check(),
+                Fact::Written => {}
+                Fact::Deleted | Fact::Unknown => gate.open(),
             }
         }
         Target::Holder(inner) => {
