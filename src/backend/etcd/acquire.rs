@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     lease::{FencingToken, Lease as _, Loss},
 };
@@ -320,7 +321,7 @@ impl<'a> Attempt<'a> {
             self.watching = None;
             self.watching = Some(self.shared().hub.watch(node, seen + 1, target));
         }
-        let next = Instant::now() + super::jittered(if soon { SOON } else { CEILING });
+        let next = Instant::now() + jittered(if soon { SOON } else { CEILING });
         loop {
             self.waiter.rests();
             tokio::select! {

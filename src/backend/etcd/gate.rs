@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     backend::WaitBound,
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
 };
@@ -101,7 +102,7 @@ async fn until_free(shared: &Shared, names: &Names, mut seen: Seen) -> Result<()
                     watching = None;
                 }
             }
-            () = sleep(super::jittered(CEILING)) => {}
+            () = sleep(jittered(CEILING)) => {}
         }
         seen.is_free(shared, names).await?;
     }

@@ -32,6 +32,7 @@ use super::{
     connection::Connection,
     watches::{Of, Order, Request, Target, Watches},
 };
+use crate::clock::jittered;
 
 /// The watch that is always there, of a key that nobody writes: a server counts pings on a
 /// connection without a stream as an attack.
@@ -137,7 +138,7 @@ pub(super) async fn listen(shared: Arc<Shared>, mut orders: mpsc::UnboundedRecei
             true => FIRST_PAUSE,
             false => (pause * 2).min(LONGEST_PAUSE),
         };
-        sleep(super::jittered(pause)).await;
+        sleep(jittered(pause)).await;
     }
 }
 

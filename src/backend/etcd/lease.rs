@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     backend::Mode,
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     lease::{self, FencingToken, Lease, Loss, LossSignal},
     sync::lock,
@@ -176,7 +177,7 @@ impl Inner {
             match self.stands(shared).await {
                 Ok((true, revision)) => return self.watch_from(shared, revision + 1),
                 Ok((false, _)) => return self.was_deleted(shared).await,
-                Err(_) => sleep(super::jittered(Duration::from_millis(250))).await,
+                Err(_) => sleep(jittered(Duration::from_millis(250))).await,
             }
         }
     }

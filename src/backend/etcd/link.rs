@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{connection::Connection, trouble::Trouble};
+use crate::clock::jittered;
 
 /// How often the connection is tried, so that a silent one is noticed although nobody asks, and
 /// the server does not forget who is authenticated (after five minutes, it does).
@@ -114,7 +115,7 @@ impl Link {
                     failed += 1;
                     // Another member may be well.
                     if failed % self.endpoints.len() == 0 {
-                        sleep(super::jittered(pause)).await;
+                        sleep(jittered(pause)).await;
                         pause = (pause * 2).min(LONGEST_PAUSE);
                     }
                     continue;
@@ -139,7 +140,7 @@ impl Link {
             let doubted = tokio::select! {
                 () = connection.ended() => return None,
                 () = connection.doubted() => true,
-                () = sleep(super::jittered(BEAT)) => false,
+                () = sleep(jittered(BEAT)) => false,
             };
             let probe = connection.probe(&self.probe);
             let another = async {

@@ -25,7 +25,7 @@ mod version;
 mod waiter;
 mod watches;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 pub use self::{builder::EtcdBuilder, lease::EtcdLease};
 use self::{client::Client, preflight::Found};
@@ -117,9 +117,4 @@ impl LockBackend for EtcdBackend {
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         Ok(operate::force_release(&self.client, key).await?)
     }
-}
-
-/// Within a tenth of it, so that processes do not move in step.
-fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{client::Shared, trouble::Trouble};
 use crate::{
+    clock::jittered,
     lease::{self, Loss},
     sync::lock,
 };
@@ -176,7 +177,7 @@ impl Session {
                     self.end(&shared, Loss::Expired);
                     break;
                 }
-                () = sleep(super::jittered(pause)) => {}
+                () = sleep(jittered(pause)) => {}
             }
             if shared.sessions.is_idle(&self) {
                 let since: &mut Instant = idle_since.get_or_insert_with(Instant::now);

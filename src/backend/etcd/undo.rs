@@ -31,6 +31,7 @@ use super::{
     trouble::Trouble,
     waiter::{Traces, Waiter},
 };
+use crate::clock::jittered;
 
 /// For how long undoing goes on after the last backend and lease were dropped.
 const AFTERWARDS: Duration = Duration::from_secs(10);
@@ -103,7 +104,7 @@ impl Undo {
                 Ok(()) => break,
                 Err(_) if grave.has_ended() => break,
                 Err(trouble) => {
-                    sleep(super::jittered(pause)).await;
+                    sleep(jittered(pause)).await;
                     // A right that is missing may be given back.
                     let longest = if trouble.may_pass() { 1 } else { 30 };
                     pause = (pause * 2).min(Duration::from_secs(longest));

@@ -20,6 +20,7 @@ use super::{
     sweep,
     trouble::Trouble,
 };
+use crate::clock::jittered;
 use crate::{backend::AcquireRequest, sync::lock};
 
 /// How long undoing goes on after the last backend, wait and lease were dropped. Then the session is
@@ -152,9 +153,4 @@ async fn open_again(shared: &Shared) -> Arc<Session> {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
-}
-
-/// Within a tenth of it, so that processes do not move in step.
-pub(super) fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

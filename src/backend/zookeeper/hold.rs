@@ -6,13 +6,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use zookeeper_client as zk;
 
 use super::{
-    client::jittered,
     place::Offer,
     seek::OFFER,
     stand::{Stand, Stop},
     trouble::Trouble,
     watches::Watch,
 };
+use crate::clock::jittered;
 use crate::{clock, lease::Loss};
 
 /// When the others of the process that wait for the key are asked whether they are polled: one hung

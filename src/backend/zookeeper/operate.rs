@@ -6,15 +6,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 
 use super::{
-    client::{Client, jittered},
-    config::OURS,
-    queue::Queue,
-    session::Session,
-    trouble::Trouble,
-    watches::Watch,
+    client::Client, config::OURS, queue::Queue, session::Session, trouble::Trouble, watches::Watch,
 };
 use crate::{
     backend::{HolderState, KeyState, WaitBound},
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
 };

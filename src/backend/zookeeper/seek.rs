@@ -23,7 +23,7 @@ use zookeeper_client as zk;
 
 use super::{
     beats::Stamp,
-    client::{Shared, jittered},
+    client::Shared,
     hold,
     place::{Grant, Place},
     queue::Queue,
@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     clock,
+    clock::jittered,
     lease::{FencingToken, Loss},
 };
 
