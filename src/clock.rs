@@ -37,3 +37,9 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     (duration.as_secs().saturating_mul(1_000_000_000))
         .saturating_add(u64::from(duration.subsec_nanos()))
 }
+
+/// Within a tenth of it, so that processes do not move in step.
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+pub(crate) fn jittered(duration: Duration) -> Duration {
+    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
+}

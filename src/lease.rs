@@ -102,7 +102,7 @@ impl OwnerToken {
         })
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", all(test, feature = "zookeeper")))]
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

@@ -19,9 +19,15 @@ mod runtime;
 mod sync;
 mod web;
 
+#[cfg(feature = "etcd")]
+#[doc(inline)]
+pub use self::backend::etcd::EtcdBackend;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use self::backend::redis::RedisBackend;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use self::backend::zookeeper::ZooKeeperBackend;
 #[cfg(feature = "axum")]
 pub use self::extract::LockRejection;
 #[doc(inline)]
@@ -58,8 +64,12 @@ const _: () = {
     send_sync_unpin::<AcquireError>();
     send_sync_unpin::<BackendError>();
     send_sync_unpin::<MemoryBackend>();
+    #[cfg(feature = "etcd")]
+    send_sync_unpin::<EtcdBackend>();
     #[cfg(feature = "redis")]
     send_sync_unpin::<RedisBackend>();
+    #[cfg(feature = "zookeeper")]
+    send_sync_unpin::<ZooKeeperBackend>();
 };
 
 /// Runs the README's quick start.

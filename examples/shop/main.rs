@@ -7,6 +7,7 @@
 //! # Three instances and a Redis; then one of them is killed and one paused in the middle of it.
 //! cargo run --example shop -- demo --backend redis:                      # starts a server
 //! cargo run --example shop -- demo --backend redis://127.0.0.1:6379      # on one of yours
+//! cargo run --example shop -- demo --backend zookeeper://127.0.0.1:2181  # on yours
 //!
 //! # Two instances that share orders and locks, each in a terminal of its own.
 //! cargo run --example shop -- --backend redis://127.0.0.1:6379 --db orders.db

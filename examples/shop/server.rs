@@ -42,7 +42,7 @@ pub(crate) async fn run(args: Serve) -> Result<(), BoxError> {
     if args.leashed {
         leash::exit_with_stdin()?;
     }
-    let locks = backend::connect(&args.backend).await?;
+    let locks = backend::connect(&args.backend, args.ttl).await?;
     let temporary = tempfile::tempdir()?;
     let file = args.db.clone();
     let store = Store::open(&file.unwrap_or_else(|| temporary.path().join("orders.db")))?;

@@ -1,16 +1,20 @@
 //! The systems that decide who holds a key, and the contract that each of them keeps.
 //!
-//! [`MemoryBackend`] serves one process; `RedisBackend` (feature `redis`) all instances. Which one for
-//! which task:
+//! [`MemoryBackend`] serves one process; `RedisBackend` (feature `redis`), `EtcdBackend` (feature
+//! `etcd`) and `ZooKeeperBackend` (feature `zookeeper`) all instances. Which one for which task:
 //! [`guide::backends`](crate::guide::backends). One of your own:
 //! [`guide::implementing_a_backend`](crate::guide::implementing_a_backend).
 
 mod capabilities;
 mod erased;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod request;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::{fmt, future::Future, time::Duration};
 

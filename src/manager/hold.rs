@@ -129,8 +129,18 @@ impl Hold {
         // When two thirds are left. A lease may have aged on its way to this holder, most of all
         // one that was handed on.
         let left = valid_until.saturating_sub(granted_at);
-        hold.plan_renewal((left.saturating_sub(ttl / 3 * 2)).min(ttl / 3), granted_at);
+        let mut delay = left.saturating_sub(ttl / 3 * 2);
+        if !hold.is_batched() {
+            // A session that carries the lease may be shorter than the ttl: most requests are over
+            // before a renewal is worth its while.
+            delay = delay.max(left / 4);
+        }
+        hold.plan_renewal(delay.min(ttl / 3), granted_at);
         hold
+    }
+
+    fn is_batched(&self) -> bool {
+        lock(&self.until_end).lineage.is_some()
     }
 
     /// The lease's, which under `Batched` another route may have asked for.

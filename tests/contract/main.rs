@@ -2,11 +2,15 @@
 //! that are broken in one way each.
 
 mod broken;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 use std::{
     future::Future,

@@ -26,7 +26,7 @@ const THREADS: usize = 2;
 
 /// Blocks all threads of a runtime for two ttls, each in a handler with a lock of its own, and
 /// looks at them from another instance.
-fn block_everything(locks: LockManager, elsewhere: LockManager, on_lost: OnLost) {
+fn block_everything(locks: LockManager, elsewhere: LockManager, ttl: Duration, on_lost: OnLost) {
     // The handlers, and this thread: all are inside, so no thread of the runtime is left.
     let all_inside = Arc::new(Barrier::new(THREADS + 1));
     let app = Router::new().route(
@@ -35,11 +35,11 @@ fn block_everything(locks: LockManager, elsewhere: LockManager, on_lost: OnLost)
             let all_inside = all_inside.clone();
             move |held: HeldLock| async move {
                 all_inside.wait();
-                thread::sleep(TTL * 2);
+                thread::sleep(ttl * 2);
                 held.is_held().to_string()
             }
         })
-        .route_layer(order(&locks).with_ttl(TTL).with_on_lost(on_lost)),
+        .route_layer(order(&locks).with_ttl(ttl).with_on_lost(on_lost)),
     );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -63,16 +63,16 @@ fn block_everything(locks: LockManager, elsewhere: LockManager, on_lost: OnLost)
     let outside = outside();
     let try_it = LockPolicy::new().with_wait(Wait::Fail);
     let mut looks = 0;
-    while began.elapsed() < TTL * 7 / 4 {
+    while began.elapsed() < ttl * 7 / 4 {
         for id in 0..THREADS {
             let got = outside.block_on(elsewhere.acquire(LockKey::new("order", id), &try_it));
             // A look that was itself delayed until after the end says nothing.
-            if began.elapsed() < TTL * 7 / 4 {
+            if began.elapsed() < ttl * 7 / 4 {
                 assert_eq!(got.unwrap_err().kind(), AcquireErrorKind::Contended);
                 looks += 1;
             }
         }
-        thread::sleep(TTL / 20);
+        thread::sleep(ttl / 20);
     }
     assert!(looks > THREADS, "it was looked at");
     for answer in answers {
@@ -100,7 +100,7 @@ fn blocked_threads_keep_their_locks(on: On, on_lost: OnLost) {
     let outside = outside();
     let backend = outside.block_on(on.backend());
     let elsewhere = outside.block_on(backend.elsewhere());
-    block_everything(backend.manager(), elsewhere.manager(), on_lost);
+    block_everything(backend.manager(), elsewhere.manager(), on.ttl(TTL), on_lost);
     outside.block_on(backend.freed());
 }
 
@@ -118,7 +118,7 @@ fn blocked_threads_keep_their_locks_over_a_slow_wire() {
     let backend = Flaky::default();
     *backend.wire.renew.lock().unwrap() = crate::flaky::Fault::LateReply(TTL / 10);
     let locks = LockManager::new(backend.clone());
-    block_everything(locks.clone(), locks, OnLost::Abort);
+    block_everything(locks.clone(), locks, TTL, OnLost::Abort);
     let deadline = Instant::now() + Duration::from_secs(10);
     while !backend.below.is_empty() {
         assert!(Instant::now() < deadline);

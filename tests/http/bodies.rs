@@ -367,7 +367,7 @@ async fn a_steady_reader_is_cut_at_max_too(on: On) {
 /// Only told of its loss, a body that nobody polls keeps the lock until the lease has run out: it
 /// is renewed no more.
 async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_lease(on: On) {
-    let (max, ttl) = (Duration::from_millis(300), Duration::from_secs(1));
+    let (max, ttl) = (Duration::from_millis(300), on.ttl(Duration::from_secs(1)));
     let locks = on.backend().await.manager();
     let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
         .with_ttl(ttl)

@@ -59,8 +59,12 @@ impl CountingBackend {
     pub(crate) async fn each(on: On, pauses: u32) -> Vec<Self> {
         match on {
             On::Memory => vec![Self::local(), Self::remote(pauses)],
+            #[cfg(feature = "etcd")]
+            On::Etcd => vec![Self::on(on).await],
             #[cfg(feature = "redis")]
             On::Redis => vec![Self::on(on).await],
+            #[cfg(feature = "zookeeper")]
+            On::ZooKeeper => vec![Self::on(on).await],
         }
     }
 

@@ -70,9 +70,9 @@ fn batched() -> Fairness {
     Fairness::Batched(4.try_into().expect("not zero"))
 }
 
-fn cases() -> Vec<Case> {
+fn cases(on: On) -> Vec<Case> {
     let mut cases = Vec::new();
-    for fairness in [Fairness::Fifo, Fairness::Unfair, batched()] {
+    for fairness in on.fair([Fairness::Fifo, Fairness::Unfair, batched()]) {
         for release_on in [
             ReleaseOn::Head,
             ReleaseOn::HeadConfirmed,
@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
 /// Each case on this backend, in each way that it has to answer.
 async fn labs(on: On) -> Vec<(Case, CountingBackend)> {
     let mut labs = Vec::new();
-    for case in cases() {
+    for case in cases(on) {
         for backend in CountingBackend::each(on, PAUSES).await {
             labs.push((case, backend));
         }

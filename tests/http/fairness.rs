@@ -8,7 +8,9 @@ use std::{
 };
 
 use axum::{Router, extract::Request, routing::post};
-use tower_lock::{Fairness, FencingToken, HeldLock, LockKey, LockLayer, LockManager, Wait};
+use tower_lock::{
+    Fairness, FencingToken, HeldLock, LockKey, LockLayer, LockManager, LockPolicy, Wait,
+};
 
 use crate::{
     backends::{On, on_each_backend},
@@ -20,8 +22,8 @@ use crate::{
 on_each_backend!(
     sixty_waiters_in_their_order,
     newcomers_starve_nobody,
-    a_batch_is_one_grant_of_the_backend,
-    batches_of_two_processes,
+    a_batch_is_one_grant_of_the_backend(batched),
+    batches_of_two_processes(batched),
     storms_of_leaving_callers(threads),
 );
 
@@ -86,12 +88,12 @@ async fn until_at_backend(locks: &LockManager, n: u64) {
 /// order in one process; every grant has a greater token.
 async fn sixty_waiters_in_their_order(on: On) {
     const WAITERS: usize = 60;
-    for fairness in [
+    for fairness in on.fair([
         Fairness::BestAvailable,
         Fairness::Fifo,
         batched(7),
         batched(1),
-    ] {
+    ]) {
         let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
@@ -121,7 +123,7 @@ async fn sixty_waiters_in_their_order(on: On) {
 /// Constant newcomers starve nobody: a waiter is served after those before it, however many come
 /// after it.
 async fn newcomers_starve_nobody(on: On) {
-    for fairness in [Fairness::Fifo, batched(5)] {
+    for fairness in on.fair([Fairness::Fifo, batched(5)]) {
         let (backend, locks) = on.rig().await;
         let gate = Gate::shut();
         let (app, ran) = noting(&gate, order(&locks).with_fairness(fairness));
@@ -159,6 +161,9 @@ async fn newcomers_starve_nobody(on: On) {
 
 /// `Batched(n)` asks the backend once for n holders.
 async fn a_batch_is_one_grant_of_the_backend(on: On) {
+    if !on.batches() {
+        return are_refused(on).await;
+    }
     let backend = CountingBackend::on(on).await;
     let locks = LockManager::new(backend.clone());
     let gate = Gate::shut();
@@ -179,9 +184,21 @@ async fn a_batch_is_one_grant_of_the_backend(on: On) {
     assert_eq!(gate.inside.most(), 1);
 }
 
+/// Where grants cannot reserve tokens, a route that asks for batches is not built.
+async fn are_refused(on: On) {
+    let (_, locks) = on.rig().await;
+    let policy = LockPolicy::new().with_fairness(batched(10));
+    let refused = order(&locks).try_with_policy(policy);
+    let error = refused.expect_err("tokens are numbered by the backend");
+    assert!(error.to_string().contains("Batched"), "{error}");
+}
+
 /// Two processes (two managers of one backend) with batches: both get their turn after at most one
 /// batch of the other, one holder at a time, and tokens grow over both.
 async fn batches_of_two_processes(on: On) {
+    if !on.batches() {
+        return are_refused(on).await;
+    }
     const EACH: usize = 40;
     const BATCH: u32 = 4;
     let backend = on.backend().await;
@@ -238,7 +255,7 @@ async fn batches_of_two_processes(on: On) {
 /// Storms of callers that leave at any moment, on several threads: whoever stays is served, and
 /// nothing is left, neither in the queues of the process nor in the backend.
 async fn storms_of_leaving_callers(on: On) {
-    for fairness in [Fairness::Fifo, batched(3)] {
+    for fairness in on.fair([Fairness::Fifo, batched(3)]) {
         let backend = on.backend().await;
         let locks = backend.manager();
         let gate = Gate::shut();

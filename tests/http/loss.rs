@@ -39,7 +39,7 @@ fn ttl(on: On) -> Duration {
     if on.is_here() {
         TTL
     } else {
-        Duration::from_millis(1500)
+        on.ttl(Duration::from_millis(1500))
     }
 }
 

@@ -10,6 +10,8 @@ mod connections;
 mod counting;
 mod disconnect;
 mod drops;
+#[cfg(feature = "etcd")]
+mod etcd_place;
 mod exits;
 mod fairness;
 mod flaky;
@@ -30,7 +32,7 @@ mod prefer;
 mod readiness;
 #[cfg(feature = "redis")]
 mod redis_place;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;
 mod settings;
@@ -38,3 +40,5 @@ mod shutdown;
 mod support;
 mod upgrades;
 mod waits;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_place;

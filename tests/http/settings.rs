@@ -256,6 +256,29 @@ async fn what_redis_can_do() {
     );
 }
 
+/// ZooKeeper agrees on grants, and cannot reserve tokens.
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn what_zookeeper_can_do() {
+    let (_, locks) = crate::backends::On::ZooKeeper.rig().await;
+    let new = || LockLayer::new(&locks, extractor());
+    let session = crate::zookeeper_place::SESSION;
+    let _layers = [
+        new().with_fairness(Fairness::Fifo),
+        new().with_fairness(Fairness::Unfair),
+        new().with_mode(Mode::Shared),
+        new().with_ttl(session),
+        new().with_ttl(DAY),
+        new().with_guarantee(Guarantee::CorrectnessFencedByStorage),
+        new().with_guarantee(Guarantee::Correctness),
+    ];
+    refused(
+        || new().with_fairness(Fairness::Batched(NonZeroU32::MIN)),
+        &["Batched", "zookeeper", "Unfair"],
+    );
+    refused(|| new().with_ttl(session - MS), &["ttl", "accepted is 5s"]);
+}
+
 /// The same texts as errors, for configuration that is read at run time; a wrong policy of a job
 /// is an error as well.
 #[tokio::test]

@@ -138,7 +138,7 @@ async fn an_upgrade_frees_the_lock_with_its_answer(on: On) {
 }
 
 async fn a_guard_that_was_taken_lasts_as_long_as_the_socket(on: On) {
-    let ttl = Duration::from_millis(800);
+    let ttl = on.ttl(Duration::from_millis(800));
     let mut world = world(on, Socket::Takes, ttl).await;
     let socket = world.connect().await.expect("free");
     assert!(world.is_refused().await);

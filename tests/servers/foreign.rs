@@ -1,6 +1,7 @@
 //! Lock clients of other languages.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -32,6 +33,38 @@ impl ForeignClient {
         let mut node = Command::new("node");
         node.env("NODE_PATH", installed("node_modules"));
         Self::start(node.arg(script("lock.js")).arg(url))
+    }
+
+    /// Python's kazoo with one of its locks: `Lock`, `ReadLock` or `WriteLock`. Keys are paths, and
+    /// its session is the ttl.
+    pub fn kazoo(servers: SocketAddr, kind: &str) -> Self {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", installed("python"));
+        let script = interop("zookeeper/lock.py");
+        Self::start(python.arg(script).arg(servers.to_string()).arg(kind))
+    }
+
+    /// Java's Curator with one of its locks: `Mutex`, `Read` or `Write`. The same.
+    pub fn curator(servers: SocketAddr, kind: &str) -> Self {
+        const JARS: [&str; 8] = [
+            "curator-recipes",
+            "curator-framework",
+            "curator-client",
+            "guava",
+            "slf4j-api",
+            "slf4j-nop",
+            "zookeeper",
+            "zookeeper-jute",
+        ];
+        let jars = JARS.map(|jar| format!("/usr/share/java/{jar}.jar"));
+        for jar in &jars {
+            assert!(Path::new(jar).exists(), "{jar} is missing: {REMEDY}");
+        }
+        let mut java = Command::new("java");
+        java.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+            .args(["-cp", &jars.join(":")])
+            .arg(interop("zookeeper/Lock.java"));
+        Self::start(java.arg(servers.to_string()).arg(kind))
     }
 
     fn start(command: &mut Command) -> Self {
@@ -68,6 +101,11 @@ impl ForeignClient {
         self.answer()
     }
 
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
     /// Whether what was asked last was done; waits for it.
     pub fn answer(&mut self) -> bool {
         let line = self.answered.take().unwrap_or_else(|| self.process.line());
@@ -93,8 +131,12 @@ impl ForeignClient {
 }
 
 fn script(name: &str) -> PathBuf {
+    interop("redis").join(name)
+}
+
+fn interop(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/interop/redis")
+        .join("tests/interop")
         .join(name)
 }
 

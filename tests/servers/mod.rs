@@ -15,15 +15,24 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod etcd;
 pub mod foreign;
+pub mod jute;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
 pub mod scratch;
 pub mod shared;
+pub mod zookeeper;
 
 pub use self::{
-    certificates::Certificates, foreign::ForeignClient, process::Process, proxy::TcpProxy,
-    redis::RedisServer, resp::Reply,
+    certificates::Certificates,
+    etcd::Etcd,
+    foreign::ForeignClient,
+    process::Process,
+    proxy::TcpProxy,
+    redis::RedisServer,
+    resp::Reply,
+    zookeeper::{Ensemble, ZooKeeperServer},
 };

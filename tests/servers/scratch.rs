@@ -12,8 +12,23 @@ pub struct ScratchDir(PathBuf);
 
 impl ScratchDir {
     pub fn new() -> Self {
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// The same in memory, where the system has such a place: for servers that write to the disk
+    /// for every request.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() {
+            Self::within(memory)
+        } else {
+            Self::new()
+        }
+    }
+
+    fn within(parent: &Path) -> Self {
         // Short: the path of a Unix socket in it may not exceed 107 bytes.
-        let path = std::env::temp_dir().join(format!("tl-{:016x}", fastrand::u64(..)));
+        let path = parent.join(format!("tl-{:016x}", fastrand::u64(..)));
         fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Self(path)
     }

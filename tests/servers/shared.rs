@@ -1,15 +1,25 @@
-//! The server that all tests of a process share.
+//! The servers that all tests of a process share.
 
 use std::{
+    path::Path,
     process::Command,
     sync::{Mutex, OnceLock},
 };
 
-use super::{process::Process, redis::RedisServer};
+use super::{etcd::Etcd, process::Process, redis::RedisServer, zookeeper::ZooKeeperServer};
 
 /// Ends the server when its standard input does, which is when our process is gone: however that
 /// ends, and without a drop, which statics do not have.
 const WATCH: &str = r#"read _; kill -9 "$0"; rm -rf "$1""#;
+
+fn watch(process_id: impl ToString, directory: &Path) -> Mutex<Process> {
+    let mut watch = Command::new("sh");
+    watch
+        .args(["-c", WATCH])
+        .arg(process_id.to_string())
+        .arg(directory);
+    Mutex::new(Process::spawn(&mut watch, "it is part of every system"))
+}
 
 impl RedisServer {
     /// One for all tests of this process that need a server and do it no harm, each with a prefix
@@ -18,10 +28,37 @@ impl RedisServer {
         static SHARED: OnceLock<(RedisServer, Mutex<Process>)> = OnceLock::new();
         let (server, _watch) = SHARED.get_or_init(|| {
             let server = Self::start();
+            let watch = watch(server.info("process_id"), server.directory());
+            (server, watch)
+        });
+        server
+    }
+}
+
+impl Etcd {
+    /// As [`RedisServer::shared`].
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(Etcd, Mutex<Process>)> = OnceLock::new();
+        let (server, _watch) = SHARED.get_or_init(|| {
+            let server = Self::start();
+            let watch = watch(server.process_id(), server.directory());
+            (server, watch)
+        });
+        server
+    }
+}
+
+impl ZooKeeperServer {
+    /// One for all tests of this process that need a server and do it no harm, each with a base of
+    /// its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(ZooKeeperServer, Mutex<Process>)> = OnceLock::new();
+        let (server, _watch) = SHARED.get_or_init(|| {
+            let server = Self::start();
             let mut watch = Command::new("sh");
             watch
                 .args(["-c", WATCH])
-                .arg(server.info("process_id"))
+                .arg(server.id().to_string())
                 .arg(server.directory());
             let watch = Process::spawn(&mut watch, "it is part of every system");
             (server, Mutex::new(watch))

@@ -60,7 +60,7 @@ pub(crate) async fn run(mut args: Demo) -> Result<ExitCode, BoxError> {
 }
 
 async fn demonstrate(args: &Demo, stop: &Stop) -> Result<ExitCode, BoxError> {
-    let locks = backend::connect(&args.backend).await?;
+    let locks = backend::connect(&args.backend, args.ttl).await?;
     let alone = backend::is_per_process(&locks);
     let count = if alone { 1 } else { args.instances };
     say(format_args!(

@@ -8,12 +8,13 @@ use super::{
     attempt::{Attempt, Begun, Step},
     client::Client,
     lease::{Inner, RedisLease},
-    room::{Outlook, jittered},
+    room::Outlook,
     trouble::Trouble,
     waiter::News,
 };
 use crate::{
     backend::{AcquireRequest, WaitBound},
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     lease::Lease as _,
 };

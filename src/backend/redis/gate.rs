@@ -15,16 +15,12 @@ use tokio::{
 };
 
 use super::{
-    client::Client,
-    connection::Connection,
-    names::Names,
-    room::{Outlook, jittered},
-    scripts::GATE,
-    trouble::Trouble,
-    undo::Undo,
+    client::Client, connection::Connection, names::Names, room::Outlook, scripts::GATE,
+    trouble::Trouble, undo::Undo,
 };
 use crate::{
     backend::WaitBound,
+    clock::jittered,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
 };

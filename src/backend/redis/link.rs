@@ -7,7 +7,8 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{connection::Connection, room::jittered, trouble::Trouble};
+use super::{connection::Connection, trouble::Trouble};
+use crate::clock::jittered;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -17,6 +17,7 @@ use super::{
     waiter::{Asked, Waiter},
 };
 use crate::{
+    clock::jittered,
     lease::{Loss, OwnerToken},
     sync::lock,
 };
@@ -122,11 +123,6 @@ impl Outlook {
         }
         Instant::now() + delay
     }
-}
-
-/// Within a tenth of it, so that processes do not move in step.
-pub(super) fn jittered(duration: Duration) -> Duration {
-    duration.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 impl Room {

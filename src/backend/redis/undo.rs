@@ -17,10 +17,11 @@ use super::{
     client::Shared,
     connection::Connection,
     names::{Names, Words},
-    room::{Asker, jittered},
+    room::Asker,
     scripts::ABANDON,
     trouble::Trouble,
 };
+use crate::clock::jittered;
 
 /// For how long undoing goes on after the last backend and lease were dropped.
 const AFTERWARDS: Duration = Duration::from_secs(10);

@@ -1,0 +1,245 @@
+//! What this process watches, whether a stream is open or not: which node, from when on, for whom.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use super::{gate::Gate, lease::Inner, waiter::Waiter};
+
+/// Who wants to know that a node is gone.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    /// Waits behind it.
+    Waiter(Weak<Waiter>),
+    /// Waits until it is free, without wanting it.
+    Gate(Weak<Gate>),
+    /// Holds by it.
+    Holder(Weak<Inner>),
+}
+
+#[derive(Debug)]
+pub(super) enum Order {
+    Watch {
+        ticket: u64,
+        of: Of,
+        from: i64,
+        target: Target,
+    },
+    Leave {
+        ticket: u64,
+        of: Of,
+    },
+}
+
+/// What is watched for whom: a holder's watch, which has a past, is not shared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Of {
+    pub(super) node: Arc<str>,
+    pub(super) by_holder: bool,
+}
+
+/// A watched node.
+struct Watch {
+    id: i64,
+    /// Behind the read that saw it.
+    from: i64,
+    /// Whether nothing since then is missed.
+    begun: bool,
+    targets: Vec<(u64, Target)>,
+}
+
+/// What is watched, whether a stream is open or not.
+#[derive(Default)]
+pub(super) struct Watches {
+    watches: HashMap<Of, Watch>,
+    by_id: HashMap<i64, Of>,
+    last: i64,
+}
+
+/// What is to be asked of the server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// From this revision on, or from now on if it is 0.
+    Create {
+        id: i64,
+        node: Arc<str>,
+        from: i64,
+    },
+    Cancel {
+        id: i64,
+    },
+}
+
+impl Watches {
+    pub(super) fn take(&mut self, order: Order) -> Option<Request> {
+        match order {
+            Order::Watch {
+                ticket,
+                of,
+                from,
+                target,
+            } => {
+                if let Some(watch) = self.watches.get_mut(&of) {
+                    watch.targets.push((ticket, target));
+                    return None;
+                }
+                self.last += 1;
+                let id = self.last;
+                let watch = Watch {
+                    id,
+                    from,
+                    begun: of.by_holder,
+                    targets: vec![(ticket, target)],
+                };
+                let request = Request::Create {
+                    id,
+                    node: of.node.clone(),
+                    from: if of.by_holder { from } else { 0 },
+                };
+                self.by_id.insert(id, of.clone());
+                self.watches.insert(of, watch);
+                Some(request)
+            }
+            Order::Leave { ticket, of } => {
+                let watch = self.watches.get_mut(&of)?;
+                watch.targets.retain(|(other, _)| *other != ticket);
+                if !watch.targets.is_empty() {
+                    return None;
+                }
+                let id = watch.id;
+                self.watches.remove(&of);
+                self.by_id.remove(&id);
+                Some(Request::Cancel { id })
+            }
+        }
+    }
+
+    /// All of them, for a new stream: with their past.
+    pub(super) fn all(&mut self) -> Vec<Request> {
+        let creates = self.watches.iter_mut().map(|(of, watch)| {
+            watch.begun = true;
+            Request::Create {
+                id: watch.id,
+                node: of.node.clone(),
+                from: watch.from,
+            }
+        });
+        creates.collect()
+    }
+
+    /// A watch began at this revision: who has to look, as it was after their read.
+    pub(super) fn begins(&mut self, id: i64, revision: i64) -> Vec<Target> {
+        let of = self.by_id.get(&id);
+        match of.and_then(|of| self.watches.get_mut(of)) {
+            Some(watch) if !watch.begun => {
+                watch.begun = true;
+                if revision < watch.from {
+                    return Vec::new();
+                }
+                let targets = watch.targets.iter();
+                targets.map(|(_, target)| target.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn targets(&self, id: i64) -> Vec<Target> {
+        let watch = self.by_id.get(&id).and_then(|of| self.watches.get(of));
+        let targets = watch.into_iter().flat_map(|watch| &watch.targets);
+        targets.map(|(_, target)| target.clone()).collect()
+    }
+
+    pub(super) fn end(&mut self, id: i64) -> Vec<Target> {
+        let of = self.by_id.remove(&id);
+        let watch = of.and_then(|of| self.watches.remove(&of));
+        let targets = watch.map(|watch| watch.targets).unwrap_or_default();
+        targets.into_iter().map(|(_, target)| target).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(node: &str, by_holder: bool) -> Of {
+        Of {
+            node: node.into(),
+            by_holder,
+        }
+    }
+
+    fn watch(watches: &mut Watches, ticket: u64, from: i64) -> Option<Request> {
+        watches.take(Order::Watch {
+            ticket,
+            of: of("a", false),
+            from,
+            target: Target::Waiter(Weak::new()),
+        })
+    }
+
+    fn leave(watches: &mut Watches, ticket: u64) -> Option<Request> {
+        let of = of("a", false);
+        watches.take(Order::Leave { ticket, of })
+    }
+
+    fn create(id: i64, from: i64) -> Request {
+        let node = "a".into();
+        Request::Create { id, node, from }
+    }
+
+    #[test]
+    fn a_watch_that_begins_after_its_read_has_a_gap() {
+        let mut watches = Watches::default();
+        assert_eq!(watch(&mut watches, 1, 18), Some(create(1, 0)));
+        assert_eq!(watches.begins(1, 17).len(), 0, "nothing was written since");
+        assert_eq!(watches.begins(1, 30).len(), 0, "it has begun");
+        leave(&mut watches, 1);
+        assert_eq!(watch(&mut watches, 2, 18), Some(create(2, 0)));
+        assert_eq!(watches.begins(2, 18).len(), 1);
+    }
+
+    #[test]
+    fn a_shared_watch_is_asked_for_once_and_ends_with_the_last() {
+        let mut watches = Watches::default();
+        assert_eq!(watch(&mut watches, 1, 18), Some(create(1, 0)));
+        assert_eq!(watch(&mut watches, 2, 20), None);
+        assert_eq!(watches.begins(1, 19).len(), 2, "both look");
+        assert_eq!(leave(&mut watches, 1), None);
+        assert_eq!(watches.targets(1).len(), 1);
+        assert_eq!(leave(&mut watches, 2), Some(Request::Cancel { id: 1 }));
+        assert_eq!(leave(&mut watches, 2), None);
+    }
+
+    #[test]
+    fn over_a_new_stream_the_past_is_asked_for() {
+        let mut watches = Watches::default();
+        watch(&mut watches, 1, 18);
+        assert_eq!(watches.all(), [create(1, 18)]);
+        assert_eq!(
+            watches.begins(1, 30).len(),
+            0,
+            "it is told of what happened"
+        );
+        assert_eq!(watches.end(1).len(), 1);
+        assert_eq!(watches.end(1).len(), 0);
+        assert_eq!(watches.all(), []);
+    }
+
+    /// A holder is watched from its grant on, of which a waiter's watch knows nothing.
+    #[test]
+    fn a_holder_does_not_share() {
+        let mut watches = Watches::default();
+        watch(&mut watches, 1, 18);
+        let request = watches.take(Order::Watch {
+            ticket: 2,
+            of: of("a", true),
+            from: 10,
+            target: Target::Holder(Weak::new()),
+        });
+        assert_eq!(request, Some(create(2, 10)));
+        assert_eq!(watches.begins(2, 30).len(), 0);
+        assert_eq!(watches.end(1).len(), 1);
+        assert_eq!(watches.targets(2).len(), 1);
+    }
+}

@@ -1,0 +1,87 @@
+//! The contract suite on a real etcd server.
+
+use std::{sync::Mutex, time::Duration};
+
+use tower_lock::{
+    BoxError, EtcdBackend,
+    contract::{ContractTarget, Erased, Options},
+};
+
+use crate::{
+    passes,
+    servers::{Etcd, TcpProxy},
+};
+
+const PREFIX: &str = "tower-lock/";
+
+/// Revisions are nobody's to reserve.
+const NOT_APPLICABLE: &[&str] = &["reserved_tokens"];
+
+/// One member, which keeps its data over a restart.
+struct Cluster {
+    server: Etcd,
+    /// In front of it for clients whose replies are slow.
+    slow: Mutex<Option<TcpProxy>>,
+    options: Options,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let mut options = Options::new();
+        // One after the other, with two writes at the server for each.
+        options.grants = 5000;
+        Self {
+            server: Etcd::start(),
+            slow: Mutex::default(),
+            options,
+        }
+    }
+}
+
+impl ContractTarget for Cluster {
+    type Backend = EtcdBackend;
+
+    async fn connect(&self) -> Result<EtcdBackend, BoxError> {
+        let slow = self.slow.lock().unwrap().as_ref().map(TcpProxy::address);
+        let url = match slow {
+            Some(address) => format!("etcd://{address}"),
+            None => self.server.url(),
+        };
+        Ok(EtcdBackend::connect(&url).await?)
+    }
+
+    async fn leftovers(&self) -> Option<u64> {
+        Some(self.server.keys_left(PREFIX).len() as u64)
+    }
+
+    async fn restart(&self) -> bool {
+        self.server.kill_all();
+        self.server.restart();
+        true
+    }
+
+    async fn slow_replies(&self, delay: Duration) -> bool {
+        let mut slow = self.slow.lock().unwrap();
+        *slow = None;
+        if !delay.is_zero() {
+            let proxy = TcpProxy::start(self.server.address(0));
+            proxy.set_latency(Duration::ZERO, delay);
+            *slow = Some(proxy);
+        }
+        true
+    }
+
+    fn options(&self) -> Options {
+        self.options
+    }
+}
+
+#[test]
+fn etcd_passes() {
+    passes(&Cluster::new(), NOT_APPLICABLE);
+}
+
+#[test]
+fn etcd_passes_erased() {
+    passes(&Erased(Cluster::new()), NOT_APPLICABLE);
+}
