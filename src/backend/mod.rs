@@ -12,6 +12,8 @@ pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 mod request;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

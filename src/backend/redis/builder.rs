@@ -43,7 +43,7 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    pub(super) fn new(url: &str) -> Self {
+    pub(in crate::backend) fn new(url: &str) -> Self {
         Self {
             url: url.into(),
             prefix: names::PREFIX.into(),
@@ -143,7 +143,7 @@ impl RedisBuilder {
         }
     }
 
-    fn client(&self) -> Result<redis::Client, BackendError> {
+    pub(in crate::backend) fn client(&self) -> Result<redis::Client, BackendError> {
         let not_usable = || {
             misconfigured(format!(
                 "the URL of the Redis server is not usable; accepted: {ACCEPTED}"

@@ -3,24 +3,24 @@
 #![doc = include_str!("../../docs/redis.md")]
 
 mod acquire;
-mod answer;
+pub(in crate::backend) mod answer;
 mod attempt;
 mod builder;
 mod client;
-mod connection;
+pub(in crate::backend) mod connection;
 mod gate;
 mod inbox;
 mod lease;
-mod link;
-mod names;
+pub(in crate::backend) mod link;
+pub(in crate::backend) mod names;
 mod near;
 mod operate;
 mod patrol;
 mod preflight;
 mod renewals;
 mod room;
-mod scripts;
-mod trouble;
+pub(in crate::backend) mod scripts;
+pub(in crate::backend) mod trouble;
 mod undo;
 mod waiter;
 

@@ -10,26 +10,26 @@ use crate::{
 };
 
 /// How many token counters there are, so that none is left per key.
-const COUNTERS: u32 = 256;
+pub(in crate::backend) const COUNTERS: u32 = 256;
 
 /// How the keys of a lock begin, unless the builder says otherwise.
-pub(super) const PREFIX: &str = "tower-lock:";
+pub(in crate::backend) const PREFIX: &str = "tower-lock:";
 
 /// The names of one lock. All but the counter hash to the slot of the lock itself.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(in crate::backend) struct Names {
     /// The lock: a string, as other clients of `SET key value NX PX` know it.
-    pub(super) lock: Arc<str>,
+    pub(in crate::backend) lock: Arc<str>,
     /// Who waits, by ticket.
     pub(super) queue: Box<str>,
     /// Who reads, by the end of the lease.
     pub(super) readers: Box<str>,
     /// The last token or ticket given, shared with other locks.
-    pub(super) counter: Box<str>,
+    pub(in crate::backend) counter: Box<str>,
 }
 
 impl Names {
-    pub(super) fn new(prefix: &str, key: &LockKey) -> Self {
+    pub(in crate::backend) fn new(prefix: &str, key: &LockKey) -> Self {
         // Joined rather than formatted: this is a third of what an acquire costs on our side.
         let lock = [prefix, key.as_str()].concat();
         let counter = fnv1a(lock.as_bytes()) % COUNTERS;
@@ -44,7 +44,7 @@ impl Names {
     }
 
     /// Says that an owner was undone, where its attempt could not be stopped otherwise.
-    pub(super) fn tombstone(&self, owner: &str) -> String {
+    pub(in crate::backend) fn tombstone(&self, owner: &str) -> String {
         format!("{{{}}}:u:{owner}", self.lock)
     }
 
@@ -63,7 +63,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 }
 
 /// Whether keys may begin like this: braces would choose the slot, the rest would be ambiguous.
-pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
+pub(in crate::backend) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
     let good = prefix
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}'));
@@ -76,11 +76,11 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
     ))
 }
 
-fn push_hex(text: &mut String, owner: &OwnerToken) {
+pub(in crate::backend) fn push_hex(text: &mut String, owner: &OwnerToken) {
     let _ = write!(text, "{:032x}", u128::from_be_bytes(*owner.as_bytes()));
 }
 
-pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
+pub(in crate::backend) fn unhex(text: &str) -> Option<[u8; 16]> {
     if text.len() != 32 {
         return None;
     }

@@ -1,0 +1,209 @@
+//! One round of asking: votes, and the token.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{
+    client::Shared,
+    node::Node,
+    post::{Post, Posts, Seat},
+    quorum::ballot::{Ballot, Next, Raise, Vote},
+    scripts::{RAISE, VOTE},
+};
+use crate::backend::redis::{answer, trouble::Trouble};
+
+/// A lease, as the votes have it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) token: u64,
+    pub(super) valid_until: Instant,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Refusal {
+    /// How many nodes said who has the key.
+    pub(super) voted: usize,
+    /// How many of them that it is another's.
+    pub(super) held: usize,
+    /// How many had the key to give, or did not say: a bit each.
+    pub(super) ours: u64,
+    /// A holder among these that tells nobody when it leaves.
+    pub(super) foreign: bool,
+    /// How many have to wait before they vote.
+    pub(super) abstained: usize,
+    /// How long the key is held still, if somebody said so.
+    pub(super) after: Option<Duration>,
+}
+
+/// What one acquire asks for, in the words of the scripts.
+pub(super) struct Wish {
+    pub(super) ttl: Duration,
+    pub(super) ttl_ms: u64,
+    pub(super) tokens: u32,
+    /// Whether it is told when the key is free.
+    pub(super) waits: bool,
+}
+
+/// Asks all nodes for the key, and for a token once a majority gave it.
+pub(super) async fn attempt(
+    shared: &Arc<Shared>,
+    seat: &Seat,
+    posts: &mut Posts,
+    wish: &Wish,
+) -> Result<Grant, Refusal> {
+    let began = seat.began;
+    let limit = shared.node_timeout(wish.ttl);
+    let proposal = shared.propose(wish.tokens);
+    let mut ballot = Ballot::new(shared.count(), wish.ttl, began.elapsed(), proposal);
+    let mut refusal = Refusal::default();
+    let mut next = Next::Wait;
+    {
+        let (ballot, refusal, next) = (&mut ballot, &mut refusal, &mut next);
+        let ask = |post, node| vote(post, node, seat, wish, proposal);
+        let heard = move |node, (vote, foreign): (Vote, bool)| {
+            refusal.count(node, vote, foreign);
+            if vote == Vote::Abstains {
+                shared.nodes[node].set_votes(shared, false);
+                shared.nodes[node].abstained.notify_one();
+            }
+            ballot.vote(node, vote);
+            *next = ballot.next(began.elapsed());
+            *next != Next::Wait
+        };
+        posts.round(shared, limit, ask, heard).await;
+    }
+    if next == Next::Wait {
+        ballot.close_votes();
+        next = ballot.next(began.elapsed());
+    }
+    while let Next::Raise { token } = next {
+        next = Next::Wait;
+        {
+            let (ballot, next) = (&mut ballot, &mut next);
+            let ask = |post, node| raise(post, node, seat, wish, token);
+            let heard = move |node, raised| {
+                ballot.raised(node, raised);
+                *next = ballot.next(began.elapsed());
+                *next != Next::Wait
+            };
+            posts.round(shared, limit, ask, heard).await;
+        }
+        if next == Next::Wait {
+            ballot.close_raise();
+            next = ballot.next(began.elapsed());
+        }
+    }
+    shared.saw(ballot.highest());
+    match next {
+        Next::Grant { token, valid_until } => {
+            shared.saw(token + u64::from(wish.tokens) - 1);
+            Ok(Grant {
+                token,
+                valid_until: began + valid_until,
+            })
+        }
+        Next::Refuse { after } => {
+            refusal.after = after;
+            Err(refusal)
+        }
+        // All answers are in, so it has decided.
+        Next::Wait | Next::Raise { .. } => Err(refusal),
+    }
+}
+
+impl Refusal {
+    fn count(&mut self, node: usize, vote: Vote, foreign: bool) {
+        self.foreign |= foreign;
+        match vote {
+            Vote::Granted { .. } => {
+                self.voted += 1;
+                self.ours |= 1 << node;
+            }
+            Vote::Held { .. } => {
+                self.voted += 1;
+                self.held += 1;
+            }
+            Vote::Abstains => self.abstained += 1,
+            Vote::Silent => self.ours |= 1 << node,
+        }
+    }
+}
+
+/// A node's vote, and whether the holder of which it tells is none of ours.
+async fn vote(
+    post: &mut Post,
+    node: &Node,
+    seat: &Seat,
+    wish: &Wish,
+    proposal: u64,
+) -> (Vote, bool) {
+    let before = post.left;
+    let names = &seat.names;
+    let answer = post.ask(node, &VOTE, false, |script, by_code, way| {
+        let tombstone = way.looks.then(|| seat.tombstone());
+        let member = &node.member;
+        let mut keys = vec![&*names.lock, &*names.waiters, &*names.counter, member];
+        keys.extend(tombstone.as_deref());
+        let mut cmd = script.call(by_code, &keys);
+        cmd.arg(&seat.who).arg(wish.ttl_ms).arg(proposal);
+        cmd.arg(wish.tokens).arg(way.run_id);
+        if wish.waits {
+            cmd.arg(seat.waited_ms());
+        } else {
+            cmd.arg("");
+        }
+        cmd
+    });
+    let answer = answer.await.and_then(|answer| read_vote(&answer));
+    let Ok((vote, foreign)) = answer else {
+        return (Vote::Silent, false);
+    };
+    if matches!(vote, Vote::Held { .. } | Vote::Abstains) {
+        // In line at most; and what was there before is known of.
+        post.left = before || (wish.waits && vote != Vote::Abstains);
+    }
+    (vote, foreign)
+}
+
+fn read_vote(answer: &Value) -> Result<(Vote, bool), Trouble> {
+    let positive = |n: i64| u64::try_from(n).ok();
+    Ok(match answer::ints(answer)?.as_slice() {
+        [1, took, seen] => {
+            let seen = positive(*seen).ok_or_else(Trouble::strange)?;
+            let took = *took == 1;
+            (Vote::Granted { took, seen }, false)
+        }
+        [0, ms, seen, foreign] => {
+            let seen = positive(*seen).ok_or_else(Trouble::strange)?;
+            let remaining = positive(*ms).map(Duration::from_millis);
+            (Vote::Held { remaining, seen }, *foreign == 1)
+        }
+        [-2] => (Vote::Abstains, false),
+        // This owner was undone.
+        _ => return Err(Trouble::strange()),
+    })
+}
+
+async fn raise(post: &mut Post, node: &Node, seat: &Seat, wish: &Wish, token: u64) -> Raise {
+    let names = &seat.names;
+    let answer = post.ask(node, &RAISE, false, |script, by_code, way| {
+        let keys = [&*names.lock, &*names.counter, &node.member];
+        let mut cmd = script.call(by_code, &keys);
+        cmd.arg(&seat.who).arg(token).arg(wish.tokens);
+        cmd.arg(way.run_id);
+        cmd
+    });
+    let answer = answer.await.and_then(|answer| answer::ints(&answer));
+    match answer.as_deref() {
+        Ok([1]) => Raise::Took,
+        Ok([0, seen]) => match u64::try_from(*seen) {
+            Ok(seen) => Raise::TooLow { seen },
+            Err(_) => Raise::Silent,
+        },
+        Ok([-1]) => Raise::NotHeld,
+        _ => Raise::Silent,
+    }
+}
