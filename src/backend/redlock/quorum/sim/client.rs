@@ -8,7 +8,7 @@ use super::{
     node::Clock,
     world::{Event, World},
 };
-use crate::{
+use crate::quorum::{
     Nodes,
     ballot::{Ballot, Next, Raise, Vote},
     renewal::{Answer, Outcome, Renewal},

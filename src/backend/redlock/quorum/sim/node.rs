@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
+use crate::quorum::{
     ballot::{Raise, Vote},
     guard::{self, Marker, Step},
     renewal::Answer,

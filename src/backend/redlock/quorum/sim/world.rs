@@ -12,8 +12,8 @@ use super::{
     client::{Client, Reply, Request},
     node::{Clock, Node, Owner},
 };
-use crate::guard;
-use crate::Nodes;
+use crate::quorum::guard;
+use crate::quorum::Nodes;
 
 pub(crate) struct World {
     pub(crate) settings: Settings,
