@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Moment, Nodes, valid_until};
+use super::{Moment, Nodes, renewal::Places, valid_until};
 
 /// What a node says to an owner that asks for a key and proposes a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,10 @@ pub(crate) enum Vote {
     /// counter now; `seen` is the counter after that.
     Granted { took: bool, seen: u64 },
     /// Somebody else has it, for so long still.
-    Held { remaining: Option<Duration>, seen: u64 },
+    Held {
+        remaining: Option<Duration>,
+        seen: u64,
+    },
     /// It may have forgotten what it granted.
     Abstains,
     /// No answer in time, an error, or no connection. What was asked may still be done.
@@ -24,7 +27,9 @@ pub(crate) enum Raise {
     /// Done: the counter was below it, and the owner has the key.
     Took,
     /// The owner has the key, and the counter was not below the token.
-    TooLow { seen: u64 },
+    TooLow {
+        seen: u64,
+    },
     /// The owner does not have the key there, or the node abstains.
     NotHeld,
     Silent,
@@ -44,6 +49,9 @@ pub(crate) enum Next {
     /// long, if anybody said how long it is held.
     Refuse { after: Option<Duration> },
 }
+
+/// The highest token: Lua counts in doubles, which are exact so far. Microseconds reach it in 2255.
+pub(crate) const HIGHEST: u64 = (1 << 53) - 1;
 
 /// How much of a lease must be left when it is granted.
 pub(crate) const FLOOR: Duration = Duration::from_millis(1);
@@ -68,7 +76,8 @@ struct Raising {
 
 impl Ballot {
     /// The proposal is a guess at a token above all before: the highest that this client has seen
-    /// plus one, or its clock in microseconds. `sent` is from before the first request.
+    /// plus one, or its clock in microseconds, whichever is higher. `sent` is from before the first
+    /// request.
     pub(crate) fn new(nodes: Nodes, ttl: Duration, sent: Moment, proposal: u64) -> Self {
         Self {
             nodes,
@@ -98,6 +107,11 @@ impl Ballot {
     pub(crate) fn holds(&self) -> impl Iterator<Item = usize> + '_ {
         let granted = |vote: &Option<Vote>| matches!(vote, Some(Vote::Granted { .. }));
         (0..self.nodes.0).filter(move |&node| granted(&self.votes[node]))
+    }
+
+    /// For the first renewal.
+    pub(crate) fn places(&self) -> Places {
+        Places::new(self.nodes, self.holds())
     }
 
     /// A node's answer. The first counts.
@@ -193,6 +207,9 @@ impl Ballot {
     }
 
     fn raise(&mut self) -> Next {
+        if self.highest >= HIGHEST {
+            return self.refuse();
+        }
         // Above the highest: one that stands somewhere may be another grant's.
         let token = self.highest + 1;
         self.highest = token;

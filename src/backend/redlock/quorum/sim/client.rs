@@ -1,41 +1,47 @@
 //! A client that acquires, renews, and gives back, again and again.
 
-use std::time::Duration;
-
 use super::{
-    Rule,
+    Settings, Time, Twist,
     checker::Held,
-    node::Clock,
-    world::{Event, World},
+    duration,
+    net::{Event, Net},
+    node::{Clock, Owner},
+    watch::Watch,
 };
-use crate::{
+use super::super::{
     Nodes,
     ballot::{Ballot, Next, Raise, Vote},
-    renewal::{Answer, Outcome, Renewal},
+    renewal::{Answer, Outcome, Places, Renewal},
 };
 
 /// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_millis(50);
+pub(super) const PATIENCE: Time = 50_000;
 
-pub(crate) enum Request {
-    Ask { nonce: u64, ttl: Duration, proposal: u64 },
-    Raise { nonce: u64, token: u64 },
-    Renew { nonce: u64, ttl: Duration },
-    Release { nonce: u64 },
+#[derive(Clone, Copy)]
+pub(super) enum Request {
+    Ask { proposal: u64 },
+    Raise { token: u64 },
+    Renew,
+    Release,
 }
 
-pub(crate) enum Reply {
+pub(super) enum Reply {
     Vote(Vote),
     Raise(Raise),
     Renew(Answer),
 }
 
-#[derive(Default)]
-pub(crate) struct Client {
-    at: usize,
-    clock: Clock,
-    pub(crate) stands_until: Duration,
-    nonce: u64,
+pub(super) struct Client {
+    pub(super) at: usize,
+    /// Counts leases.
+    pub(super) clock: Clock,
+    /// What it takes for the time of day: proposals come from it.
+    pub(super) day: Clock,
+    pub(super) stands_until: Time,
+    pub(super) watch: Watch,
+    /// Nodes that it does not reach.
+    cut: u32,
+    ballots: u64,
     /// Of what is under way: answers to what came before do not count.
     tag: u64,
     last: u64,
@@ -46,219 +52,306 @@ pub(crate) struct Client {
 enum State {
     #[default]
     Rests,
-    Asks { ballot: Ballot, raises: u32 },
-    Holds(Holding),
+    Asks(Asking),
+    Holds(Holding, Places),
     Renews(Holding, Renewal),
+}
+
+struct Asking {
+    ballot: Ballot,
+    asked: Time,
+    raises: u32,
+    /// Nodes that took what is being raised, whoever holds there.
+    took: u32,
 }
 
 struct Holding {
     held: Held,
     /// By its own clock.
-    valid_until: Duration,
+    valid_until: Time,
     /// When it means to give it back.
-    done: Duration,
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self { rate: 1.0, offset: Duration::ZERO }
-    }
+    done: Time,
+    /// When the renewal under way was sent, by the world's clock, which does not stop.
+    sent: Time,
 }
 
 impl Client {
-    pub(crate) fn new(at: usize, clock: Clock) -> Self {
-        Self { at, clock, ..Self::default() }
-    }
-
-    fn local(&self, world: &World) -> Duration {
-        self.clock.at(world.now)
-    }
-
-    /// When its clock shows this, in the world's time.
-    fn in_world(&self, local: Duration) -> Duration {
-        local.saturating_sub(self.clock.offset).div_f64(self.clock.rate)
-    }
-
-    fn wake_in(&mut self, world: &mut World, delay: Duration) {
-        world.after(delay, Event::Wakes { client: self.at, tag: self.tag });
-    }
-
-    fn to_all(&mut self, world: &mut World, request: impl Fn() -> Request) {
-        for node in 0..world.settings.nodes {
-            world.send(self.at, node, self.tag, request());
+    pub(super) fn new(at: usize, settings: &Settings, clock: Clock) -> Self {
+        Self {
+            at,
+            day: clock.clone(),
+            clock,
+            stands_until: 0,
+            watch: Watch::new(settings.nodes),
+            cut: 0,
+            ballots: 0,
+            tag: 0,
+            last: 0,
+            state: State::Rests,
         }
     }
 
-    pub(crate) fn wakes(&mut self, world: &mut World, tag: u64) {
+    fn owner(&self, net: &Net) -> Owner {
+        match net.settings.twist {
+            Twist::OneName => (self.at, 1),
+            _ => (self.at, self.ballots),
+        }
+    }
+
+    fn wake_in(&mut self, net: &mut Net, delay: Time) {
+        let (client, tag) = (self.at, self.tag);
+        net.after(delay, Event::Wakes { client, tag });
+    }
+
+    /// All nodes half of the time, at least a majority mostly.
+    fn reaches(&mut self, net: &mut Net) {
+        let nodes = net.settings.nodes;
+        self.cut = 0;
+        if net.random.chance(500) {
+            for _ in 0..net.random.index(Nodes(nodes).majority()) {
+                self.cut |= 1 << net.random.index(nodes);
+            }
+        }
+    }
+
+    fn send(&self, net: &mut Net, node: usize, request: Request) {
+        if self.cut & (1 << node) != 0 {
+            return;
+        }
+        let (owner, tag) = (self.owner(net), self.tag);
+        net.send(Event::Arrives {
+            owner,
+            node,
+            tag,
+            request,
+        });
+    }
+
+    fn to_all(&self, net: &mut Net, request: Request) {
+        for node in 0..net.settings.nodes {
+            self.send(net, node, request);
+        }
+    }
+
+    pub(super) fn wakes(&mut self, net: &mut Net, tag: u64) {
         if tag != self.tag {
             return;
         }
         match std::mem::take(&mut self.state) {
-            State::Rests => self.asks(world),
-            State::Asks { mut ballot, raises } => {
-                if raises == 0 {
-                    ballot.close_votes();
+            State::Rests => self.asks(net),
+            State::Asks(mut asking) => {
+                if asking.raises == 0 {
+                    asking.ballot.close_votes();
                 } else {
-                    ballot.close_raise();
+                    asking.ballot.close_raise();
                 }
-                self.goes_on(world, ballot, raises);
+                self.goes_on(net, asking);
             }
-            State::Holds(holding) => self.holds_on(world, holding),
+            State::Holds(holding, places) => self.holds_on(net, holding, places),
             State::Renews(holding, mut renewal) => {
                 renewal.close();
-                self.after_renewal(world, holding, renewal);
+                self.after_renewal(net, holding, renewal);
             }
         }
     }
 
-    pub(crate) fn hears(&mut self, world: &mut World, node: usize, tag: u64, reply: Reply) {
+    pub(super) fn hears(&mut self, net: &mut Net, node: usize, tag: u64, reply: Reply) {
         if tag != self.tag {
             return;
         }
         match (std::mem::take(&mut self.state), reply) {
-            (State::Asks { mut ballot, raises: 0 }, Reply::Vote(vote)) => {
-                ballot.vote(node, vote);
-                self.goes_on(world, ballot, 0);
+            (State::Asks(mut asking), Reply::Vote(vote)) => {
+                asking.ballot.vote(node, vote);
+                self.goes_on(net, asking);
             }
-            (State::Asks { mut ballot, raises }, Reply::Raise(answer)) => {
-                ballot.raised(node, answer);
-                self.goes_on(world, ballot, raises);
+            (State::Asks(mut asking), Reply::Raise(answer)) => {
+                asking.took |= u32::from(answer == Raise::Took) << node;
+                asking.ballot.raised(node, answer);
+                self.goes_on(net, asking);
             }
             (State::Renews(holding, mut renewal), Reply::Renew(answer)) => {
-                renewal.answer(node, answer);
-                self.after_renewal(world, holding, renewal);
+                net.seen.added += u64::from(answer == Answer::Added);
+                let counts = net.settings.twist == Twist::CountsAdded && answer == Answer::Added;
+                renewal.answer(node, if counts { Answer::Renewed } else { answer });
+                self.after_renewal(net, holding, renewal);
             }
             (state, _) => self.state = state,
         }
     }
 
-    fn asks(&mut self, world: &mut World) {
+    fn asks(&mut self, net: &mut Net) {
         self.tag += 1;
-        self.nonce += 1;
-        let (nonce, ttl) = (self.nonce, world.settings.ttl);
-        let sent = self.local(world);
-        // Coarse, so that two clients propose the same now and then.
-        let proposal = (self.last + 1).max(sent.as_millis() as u64 / 100 + 1_000_000);
-        let ballot = Ballot::new(Nodes(world.settings.nodes), ttl, sent, proposal);
-        self.to_all(world, || Request::Ask { nonce, ttl, proposal });
-        self.state = State::Asks { ballot, raises: 0 };
-        self.wake_in(world, PATIENCE);
+        self.ballots += 1;
+        self.reaches(net);
+        let settings = &net.settings;
+        let sent = duration(self.clock.at(net.now));
+        // So coarse that two clients propose the same now and then.
+        let proposal = (self.last + 1).max(self.day.at(net.now) / settings.tick);
+        let ballot = Ballot::new(Nodes(settings.nodes), duration(settings.ttl), sent, proposal);
+        self.to_all(net, Request::Ask { proposal });
+        self.state = State::Asks(Asking {
+            ballot,
+            asked: net.now,
+            raises: 0,
+            took: 0,
+        });
+        self.wake_in(net, PATIENCE);
     }
 
-    fn goes_on(&mut self, world: &mut World, mut ballot: Ballot, raises: u32) {
-        let mut next = ballot.next(self.local(world));
-        if world.settings.rule != Rule::Ours {
-            let holds = ballot.holds().count();
-            if holds >= Nodes(world.settings.nodes).majority() && !matches!(next, Next::Refuse { .. }) {
-                let token = match world.settings.rule {
-                    Rule::Highest => ballot.highest().max(1) - u64::from(matches!(next, Next::Raise { .. })),
-                    _ => ballot.proposal(),
-                };
-                next = Next::Grant { token, valid_until: ballot.valid_until() };
-            }
-        }
-        match next {
-            Next::Wait => self.state = State::Asks { ballot, raises },
-            Next::Raise { token } if raises < 6 => {
+    fn goes_on(&mut self, net: &mut Net, mut asking: Asking) {
+        let local = self.clock.at(net.now);
+        let next = asking.ballot.next(duration(local));
+        match self.twisted(net, &asking, next) {
+            Next::Wait => self.state = State::Asks(asking),
+            Next::Raise { token } if asking.raises < 6 => {
                 self.tag += 1;
-                let nonce = self.nonce;
-                for node in ballot.holds() {
-                    world.send(self.at, node, self.tag, Request::Raise { nonce, token });
+                if net.settings.twist == Twist::RaiseUnowned {
+                    self.to_all(net, Request::Raise { token });
+                } else {
+                    for node in asking.ballot.holds() {
+                        self.send(net, node, Request::Raise { token });
+                    }
                 }
-                self.state = State::Asks { ballot, raises: raises + 1 };
-                self.wake_in(world, PATIENCE);
+                asking.raises += 1;
+                asking.took = 0;
+                self.state = State::Asks(asking);
+                self.wake_in(net, PATIENCE);
             }
             Next::Grant { token, valid_until } => {
+                net.seen.grants += 1;
+                net.seen.raised += u64::from(asking.raises > 0);
                 self.last = self.last.max(token);
-                let wants = [5, 20, 60, 2000][world.random.below(4) as usize];
+                let wants = [5, 20, 60, 700][net.random.index(4)];
                 let held = Held {
-                    from: world.now,
-                    until: world.now,
+                    asked: asking.asked,
+                    from: net.now,
+                    until: net.now,
                     token,
-                    raised: raises > 0,
-                    renewals: 0,
+                    extended: 0,
                 };
-                let done = world.now + Duration::from_millis(wants);
-                self.holds_on(world, Holding { held, valid_until, done });
+                let holding = Holding {
+                    held,
+                    valid_until: valid_until.as_micros() as Time,
+                    done: net.now + wants * 1000,
+                    sent: net.now,
+                };
+                self.holds_on(net, holding, asking.ballot.places());
             }
             Next::Raise { .. } | Next::Refuse { .. } => {
-                self.last = self.last.max(ballot.highest());
-                self.gives_back(world);
+                net.seen.refused += 1;
+                self.last = self.last.max(asking.ballot.highest());
+                self.gives_back(net);
             }
+        }
+    }
+
+    /// What a weaker rule makes of it.
+    fn twisted(&self, net: &Net, asking: &Asking, next: Next) -> Next {
+        let (ballot, nodes) = (&asking.ballot, net.settings.nodes);
+        let (majority, holds) = (Nodes(nodes).majority(), ballot.holds().count());
+        let grant = |token| Next::Grant {
+            token,
+            valid_until: ballot.valid_until(),
+        };
+        match (net.settings.twist, next) {
+            (_, Next::Refuse { .. }) if net.settings.twist != Twist::Half => next,
+            // The ballot counts what it raises to as seen.
+            (Twist::Highest, Next::Raise { token }) => grant(token - 1),
+            (Twist::Highest, _) if holds >= majority => grant(ballot.highest()),
+            (Twist::Proposal, _) if holds >= majority => grant(ballot.proposal()),
+            (Twist::RaiseNotAbove, Next::Raise { token }) => Next::Raise { token: token - 1 },
+            (Twist::RaiseNotAbove, Next::Grant { token, .. }) if asking.raises > 0 => {
+                grant(token - 1)
+            }
+            (Twist::RaiseUnowned, Next::Wait) if asking.took.count_ones() as usize >= majority => {
+                grant(ballot.highest())
+            }
+            (Twist::Half, _) if holds >= nodes / 2 => grant(ballot.highest()),
+            (Twist::FromReply, Next::Grant { token, .. }) => Next::Grant {
+                token,
+                valid_until: duration(self.clock.at(net.now) + net.settings.ttl),
+            },
+            _ => next,
         }
     }
 
     /// Renews at a third of the ttl, gives it back when it is done, stops when it has ended.
-    fn holds_on(&mut self, world: &mut World, holding: Holding) {
-        let local = self.local(world);
-        if local >= holding.valid_until || world.now >= holding.done {
-            return self.ends_holding(world, holding);
+    fn holds_on(&mut self, net: &mut Net, mut holding: Holding, places: Places) {
+        let local = self.clock.at(net.now);
+        if local >= holding.valid_until || net.now >= holding.done {
+            return self.ends_holding(net, holding);
         }
+        self.tag += 1;
         let left = holding.valid_until - local;
-        let third = world.settings.ttl / 3;
-        if left <= third * 2 {
-            self.tag += 1;
-            let (nonce, ttl) = (self.nonce, world.settings.ttl);
-            let renewal = Renewal::new(Nodes(world.settings.nodes), ttl, local);
-            self.to_all(world, || Request::Renew { nonce, ttl });
+        let two_thirds = net.settings.ttl / 3 * 2;
+        if left <= two_thirds {
+            if net.random.chance(200) {
+                self.reaches(net);
+            }
+            let renewal = Renewal::new(places, duration(net.settings.ttl), duration(local));
+            self.to_all(net, Request::Renew);
+            holding.sent = net.now;
             self.state = State::Renews(holding, renewal);
-            self.wake_in(world, PATIENCE.min(left));
+            self.wake_in(net, PATIENCE.min(left));
         } else {
-            self.tag += 1;
-            let until_done = holding.done - world.now;
-            self.state = State::Holds(holding);
-            self.wake_in(world, (left - third * 2).min(until_done));
+            let until_done = holding.done - net.now;
+            self.state = State::Holds(holding, places);
+            self.wake_in(net, (left - two_thirds).min(until_done));
         }
     }
 
-    fn after_renewal(&mut self, world: &mut World, mut holding: Holding, renewal: Renewal) {
-        let local = self.local(world);
+    fn after_renewal(&mut self, net: &mut Net, mut holding: Holding, renewal: Renewal) {
+        let local = self.clock.at(net.now);
         if local >= holding.valid_until {
-            return self.ends_holding(world, holding);
+            return self.ends_holding(net, holding);
         }
         match renewal.outcome() {
             Outcome::Wait => self.state = State::Renews(holding, renewal),
             Outcome::Extended(until) => {
+                net.seen.renewals += 1;
+                let until = until.as_micros() as Time;
                 holding.valid_until = holding.valid_until.max(until);
-                holding.held.renewals += 1;
-                self.holds_on(world, holding);
+                holding.held.extended = holding.sent;
+                self.holds_on(net, holding, renewal.into_places());
             }
-            Outcome::Lost => self.ends_holding(world, holding),
+            Outcome::Lost => {
+                net.seen.lost += 1;
+                self.ends_holding(net, holding);
+            }
             Outcome::Unknown => {
                 // Again soon, unless its end comes first.
                 self.tag += 1;
                 let left = holding.valid_until - local;
-                self.state = State::Holds(holding);
-                self.wake_in(world, left.min(world.settings.ttl / 12));
+                self.state = State::Holds(holding, renewal.into_places());
+                self.wake_in(net, left.min(net.settings.ttl / 12));
             }
         }
     }
 
-    fn ends_holding(&mut self, world: &mut World, holding: Holding) {
-        self.notes(world, holding);
-        self.gives_back(world);
+    fn ends_holding(&mut self, net: &mut Net, holding: Holding) {
+        self.notes(net, holding);
+        self.gives_back(net);
     }
 
     /// It counted on it until it gave it back, or its end by its own clock, whichever was first:
     /// one that stands still does nothing, and looks at its clock before it goes on.
-    fn notes(&mut self, world: &mut World, mut holding: Holding) {
-        let end = self.in_world(holding.valid_until);
-        holding.held.until = world.now.min(end).max(holding.held.from);
-        world.history.push(holding.held);
+    fn notes(&mut self, net: &mut Net, mut holding: Holding) {
+        let end = self.clock.when(holding.valid_until);
+        holding.held.until = net.now.min(end).max(holding.held.from);
+        net.history.push(holding.held);
     }
 
-    fn gives_back(&mut self, world: &mut World) {
+    fn gives_back(&mut self, net: &mut Net) {
         self.tag += 1;
-        let nonce = self.nonce;
-        self.to_all(world, || Request::Release { nonce });
+        self.to_all(net, Request::Release);
         self.state = State::Rests;
-        let pause = world.random.millis(1, 400);
-        self.wake_in(world, pause);
+        let pause = net.random.millis(1, net.settings.rests);
+        self.wake_in(net, pause);
     }
 
-    pub(crate) fn ends(&mut self, world: &mut World) {
+    pub(super) fn ends(&mut self, net: &mut Net) {
         match std::mem::take(&mut self.state) {
-            State::Holds(holding) | State::Renews(holding, _) => self.notes(world, holding),
+            State::Holds(holding, _) | State::Renews(holding, _) => self.notes(net, holding),
             _ => {}
         }
     }

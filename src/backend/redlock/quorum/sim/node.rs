@@ -1,99 +1,110 @@
-//! What a node's scripts do.
+//! What a node's scripts do: the list in the module above, in Rust.
 
-use std::time::Duration;
-
-use crate::{
+use super::{Time, Twist};
+use super::super::{
     ballot::{Raise, Vote},
-    guard::{self, Marker, Step},
     renewal::Answer,
 };
 
-pub(crate) type Owner = (usize, u64);
+/// A client, and which of its ballots.
+pub(super) type Owner = (usize, u64);
 
 /// A clock that runs at a rate of its own, and may be set.
-#[derive(Clone, Debug)]
-pub(crate) struct Clock {
-    pub(crate) rate: f64,
-    pub(crate) offset: Duration,
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clock {
+    /// Parts in a million that it is fast.
+    pub(super) fast: i64,
+    pub(super) offset: i64,
 }
 
 impl Clock {
-    pub(crate) fn at(&self, now: Duration) -> Duration {
-        now.mul_f64(self.rate) + self.offset
+    pub(super) fn at(&self, now: Time) -> Time {
+        let now = now as i64;
+        (now + now * self.fast / 1_000_000 + self.offset) as Time
     }
-}
 
-#[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) clock: Clock,
-    pub(crate) up: bool,
-    /// Which process runs.
-    pub(crate) run: u64,
-    pub(crate) data: Data,
-    /// What a restart from an old snapshot would find.
-    pub(crate) snapshot: Data,
+    /// The time of the world when it shows this.
+    pub(super) fn when(&self, local: Time) -> Time {
+        let since = local as i64 - self.offset;
+        (since * 1_000_000 / (1_000_000 + self.fast)) as Time
+    }
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Data {
-    holder: Option<(Owner, Duration)>,
+pub(super) struct Node {
+    pub(super) clock: Clock,
+    pub(super) up: bool,
+    /// Which process runs.
+    pub(super) run: u64,
+    pub(super) data: Data,
+    /// What is on its disk.
+    pub(super) snapshot: Data,
+    /// Of each client the last ballot that was undone.
+    pub(super) tombstones: Option<Vec<u64>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Data {
+    holder: Option<(Owner, Time)>,
     counter: u64,
-    member: Option<u64>,
-    joining: Option<(u64, Duration)>,
+    /// Of this process.
+    pub(super) member: Option<u64>,
+    /// This process, and the name of the joining.
+    pub(super) joining: Option<(u64, u64)>,
+}
+
+/// What a look hears.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looked {
+    pub(super) run: u64,
+    /// None of a member.
+    pub(super) joining: Option<u64>,
+    pub(super) counter: u64,
 }
 
 impl Node {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            clock,
-            up: true,
-            run: 0,
-            // A deployment that has been set up.
-            data: Data {
-                member: Some(0),
-                ..Data::default()
-            },
-            snapshot: Data::default(),
-        }
+    pub(super) fn is_member(&self) -> bool {
+        self.data.member == Some(self.run)
     }
 
-    fn votes(&self, guarded: bool) -> bool {
-        !guarded || self.data.member == Some(self.run)
+    fn votes(&self, twist: Twist) -> bool {
+        self.is_member() || twist == Twist::NoGuard
     }
 
-    pub(crate) fn is_member(&self) -> bool {
-        self.up && self.data.member == Some(self.run)
+    fn holder(&self, now: Time) -> Option<(Owner, Time)> {
+        let (owner, ends) = self.data.holder?;
+        let left = ends.saturating_sub(self.clock.at(now));
+        (left > 0).then_some((owner, left))
     }
 
-    pub(crate) fn counter(&self) -> u64 {
-        self.data.counter
+    fn is_undone(&self, (client, ballot): Owner) -> bool {
+        let undone = self.tombstones.as_ref();
+        undone.is_some_and(|undone| undone[client] >= ballot)
     }
 
-    fn holder(&self, now: Duration) -> Option<(Owner, Duration)> {
-        let local = self.clock.at(now);
-        self.data.holder.filter(|(_, ends)| *ends > local)
+    fn hold(&mut self, now: Time, owner: Owner, ttl: Time) {
+        self.data.holder = Some((owner, self.clock.at(now) + ttl));
     }
 
-    pub(crate) fn ask(
+    pub(super) fn ask(
         &mut self,
-        now: Duration,
-        guarded: bool,
+        now: Time,
+        twist: Twist,
         owner: Owner,
-        ttl: Duration,
+        ttl: Time,
         proposal: u64,
     ) -> Vote {
-        if !self.votes(guarded) {
+        if !self.votes(twist) {
             return Vote::Abstains;
         }
-        if let Some((holder, ends)) = self.holder(now)
-            && holder != owner
-        {
+        let other = self.holder(now).filter(|(holder, _)| *holder != owner);
+        if other.is_some() || self.is_undone(owner) {
             return Vote::Held {
-                remaining: Some(ends - self.clock.at(now)),
+                remaining: other.map(|(_, left)| super::duration(left)),
                 seen: self.data.counter,
             };
         }
-        self.data.holder = Some((owner, self.clock.at(now) + ttl));
+        self.hold(now, owner, ttl);
         let took = proposal > self.data.counter;
         if took {
             self.data.counter = proposal;
@@ -104,63 +115,85 @@ impl Node {
         }
     }
 
-    pub(crate) fn raise(&mut self, now: Duration, guarded: bool, owner: Owner, token: u64) -> Raise {
-        if !self.votes(guarded) || self.holder(now).is_none_or(|(holder, _)| holder != owner) {
+    pub(super) fn raise(&mut self, now: Time, twist: Twist, owner: Owner, token: u64) -> Raise {
+        let holds = self.holder(now).is_some_and(|(holder, _)| holder == owner);
+        if !self.votes(twist) || !(holds || twist == Twist::RaiseUnowned) {
             return Raise::NotHeld;
         }
-        if token > self.data.counter {
+        let counter = self.data.counter;
+        if token > counter || (token == counter && twist == Twist::RaiseNotAbove) {
             self.data.counter = token;
             Raise::Took
         } else {
-            Raise::TooLow {
-                seen: self.data.counter,
-            }
+            Raise::TooLow { seen: counter }
         }
     }
 
-    pub(crate) fn renew(
-        &mut self,
-        now: Duration,
-        guarded: bool,
-        owner: Owner,
-        ttl: Duration,
-    ) -> Answer {
-        if !self.votes(guarded) {
+    pub(super) fn renew(&mut self, now: Time, twist: Twist, owner: Owner, ttl: Time) -> Answer {
+        if !self.votes(twist) {
             return Answer::Abstains;
         }
         let answer = match self.holder(now) {
             Some((holder, _)) if holder == owner => Answer::Renewed,
-            Some(_) => return Answer::Lost,
-            None => Answer::Added,
+            None if !self.is_undone(owner) => Answer::Added,
+            _ => return Answer::Lost,
         };
-        self.data.holder = Some((owner, self.clock.at(now) + ttl));
+        self.hold(now, owner, ttl);
         answer
     }
 
-    pub(crate) fn release(&mut self, owner: Owner) {
+    pub(super) fn release(&mut self, owner: Owner) {
+        if let Some(undone) = &mut self.tombstones {
+            undone[owner.0] = undone[owner.0].max(owner.1);
+        }
         if self.data.holder.is_some_and(|(holder, _)| holder == owner) {
             self.data.holder = None;
         }
     }
 
-    /// What any client does for it. `taught`: the highest counter of enough others, asked now.
-    pub(crate) fn join(&mut self, now: Duration, longest: Duration, taught: Option<u64>) {
-        let local = self.clock.at(now);
-        let marker = match (self.data.member, self.data.joining) {
-            (Some(run), _) if run == self.run => Marker::Member,
-            (_, Some((run, since))) if run == self.run => Marker::Joining {
-                since: local.saturating_sub(since),
-            },
-            _ => Marker::None,
-        };
-        match (guard::step(marker, longest), taught) {
-            (Step::MarkJoining, _) => self.data.joining = Some((self.run, local)),
-            (Step::Learn, Some(counter)) => {
-                self.data.counter = self.data.counter.max(counter);
-                self.data.joining = None;
-                self.data.member = Some(self.run);
+    pub(super) fn look(&mut self, name: u64) -> Looked {
+        let joining = (!self.is_member()).then(|| match self.data.joining {
+            Some((run, name)) if run == self.run => name,
+            _ => {
+                self.data.joining = Some((self.run, name));
+                name
             }
-            _ => {}
+        });
+        Looked {
+            run: self.run,
+            joining,
+            counter: self.data.counter,
         }
+    }
+
+    /// Whether it did.
+    pub(super) fn join(&mut self, twist: Twist, name: u64, counter: u64) -> bool {
+        let by_name = self.data.joining == Some((self.run, name));
+        let anyhow = twist == Twist::Nameless && self.data.joining.is_some();
+        if self.is_member() || !(by_name || anyhow) {
+            return false;
+        }
+        if twist != Twist::NotLearned {
+            self.data.counter = self.data.counter.max(counter);
+        }
+        self.data.joining = None;
+        self.data.member = Some(self.run);
+        true
+    }
+
+    pub(super) fn starts_as_member(&mut self) {
+        self.data.member = Some(self.run);
+    }
+
+    /// Forgets where it is, in the same process. Its disk was written by an earlier one: markers
+    /// of this process are not on it.
+    pub(super) fn is_emptied(&mut self, from_disk: bool) {
+        self.data = match from_disk {
+            true => self.snapshot.clone(),
+            false => Data::default(),
+        };
+        let run = self.run;
+        self.data.member = self.data.member.filter(|of| *of != run);
+        self.data.joining = self.data.joining.filter(|(of, _)| *of != run);
     }
 }

@@ -1,0 +1,120 @@
+//! What a client does for nodes that are no members: rounds of looks.
+
+use super::{
+    Time, Twist,
+    client::PATIENCE,
+    duration,
+    net::{Event, Net},
+    node::{Clock, Looked},
+};
+use super::super::guard::{State, Step, step};
+
+pub(super) struct Watch {
+    round: u64,
+    /// By its own clock.
+    sent: Time,
+    /// The name of each node's joining, and when it was first heard.
+    heard: Vec<Option<(u64, Time)>>,
+    looked: Vec<Option<Looked>>,
+}
+
+impl Watch {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            round: 0,
+            sent: 0,
+            heard: vec![None; nodes],
+            looked: vec![None; nodes],
+        }
+    }
+
+    pub(super) fn looks(&mut self, net: &mut Net, client: usize, clock: &Clock) {
+        self.round += 1;
+        self.sent = clock.at(net.now);
+        self.looked.fill(None);
+        let round = self.round;
+        for node in 0..net.settings.nodes {
+            let name = net.random.below(u64::MAX);
+            net.send(Event::LookArrives {
+                client,
+                node,
+                round,
+                name,
+            });
+        }
+        net.after(PATIENCE, Event::LookEnds { client, round });
+    }
+
+    pub(super) fn hears(
+        &mut self,
+        net: &mut Net,
+        clock: &Clock,
+        (node, round): (usize, u64),
+        looked: Looked,
+    ) {
+        let nameless = net.settings.twist == Twist::Nameless;
+        let name = looked.joining.map(|name| if nameless { looked.run } else { name });
+        // Of whichever round: the name was there.
+        if self.heard[node].map(|(heard, _)| heard) != name || nameless && name.is_none() {
+            if !nameless || name.is_some() {
+                self.heard[node] = name.map(|name| (name, clock.at(net.now)));
+            }
+        }
+        if round == self.round {
+            self.looked[node] = Some(looked);
+            if self.looked.iter().all(Option::is_some) {
+                self.ends(net, round);
+            }
+        }
+    }
+
+    pub(super) fn ends(&mut self, net: &mut Net, round: u64) {
+        if round != self.round {
+            return;
+        }
+        self.round += 1;
+        let longest = match net.settings.twist {
+            Twist::Impatient => duration(0),
+            _ => duration(net.settings.ttl),
+        };
+        let states: Vec<_> = (0..net.settings.nodes).map(|node| self.state(node)).collect();
+        let told = self.looked.iter().flatten();
+        let counter = told.map(|looked| looked.counter).max().unwrap_or(0);
+        let members = states.iter().filter(|state| **state == State::Member).count();
+        for node in 0..states.len() {
+            let Some(Looked {
+                joining: Some(name),
+                ..
+            }) = self.looked[node]
+            else {
+                continue;
+            };
+            match step(&states, node, longest) {
+                Step::Join => {
+                    let few = members < super::super::guard::teachers(super::super::Nodes(states.len()));
+                    net.seen.founded += u64::from(few);
+                    net.send(Event::JoinArrives {
+                        node,
+                        name,
+                        counter,
+                    });
+                }
+                Step::Watch(_) => net.seen.guarded += 1,
+                Step::TooFew => net.seen.too_few += 1,
+                Step::Nothing => {}
+            }
+        }
+    }
+
+    fn state(&self, node: usize) -> State {
+        match (self.looked[node], self.heard[node]) {
+            (None, _) => State::Silent,
+            (Some(Looked { joining: None, .. }), _) => State::Member,
+            (Some(_), heard) => {
+                let first = heard.map_or(self.sent, |(_, first)| first);
+                let watched = duration(self.sent.saturating_sub(first));
+                State::Joining { watched }
+            }
+        }
+    }
+}
