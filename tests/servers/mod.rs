@@ -21,6 +21,7 @@ pub mod jute;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod redlock;
 pub mod resp;
 pub mod scratch;
 pub mod shared;
@@ -33,6 +34,7 @@ pub use self::{
     process::Process,
     proxy::TcpProxy,
     redis::RedisServer,
+    redlock::RedLockServers,
     resp::Reply,
     zookeeper::{Ensemble, ZooKeeperServer},
 };

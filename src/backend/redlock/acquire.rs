@@ -12,7 +12,6 @@ use super::{
     campaign::Campaign,
     client::{ANSWER, Client},
     lease::{Inner, RedLockLease},
-    member::millis,
     names::{Names, hex},
     post::Seat,
     room::{Asker, Known},
@@ -61,7 +60,6 @@ pub(super) async fn acquire(
     }
     // No await between entering and this: it is the campaign that leaves.
     let (answer, lease) = oneshot::channel();
-    // Rounded up, so that no node ends the lease before we do.
     let ttl = request.ttl.max(Duration::from_millis(1));
     let campaign = Campaign {
         client: client.clone(),
@@ -69,7 +67,8 @@ pub(super) async fn acquire(
         waiter,
         seat: Seat {
             names,
-            who: [&hex(&request.owner), " ", &*shared.inbox].concat(),
+            owner: hex(&request.owner),
+            inbox: shared.inbox.clone(),
             began: Instant::now(),
         },
         wish: Wish {
@@ -92,6 +91,11 @@ pub(super) async fn acquire(
             "the lock runtime is not there",
         )),
     }
+}
+
+/// Rounded up, so that no node ends a lease before we do.
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Enters this owner when nothing older of it is there; or what it holds.

@@ -9,14 +9,19 @@ use super::{
     client::Shared,
     node::Node,
     post::{Post, Posts, Seat},
-    quorum::ballot::{Ballot, Next, Raise, Vote},
+    quorum::{
+        ballot::{Ballot, Next, Raise, Vote},
+        renewal::Places,
+    },
     scripts::{RAISE, VOTE},
 };
 use crate::backend::redis::{answer, trouble::Trouble};
 
 /// A lease, as the votes have it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Grant {
+    pub(super) ballot: u32,
+    pub(super) places: Places,
     pub(super) token: u64,
     pub(super) valid_until: Instant,
 }
@@ -53,6 +58,7 @@ pub(super) async fn attempt(
     seat: &Seat,
     posts: &mut Posts,
     wish: &Wish,
+    number: u32,
 ) -> Result<Grant, Refusal> {
     let began = seat.began;
     let limit = shared.node_timeout(wish.ttl);
@@ -62,12 +68,11 @@ pub(super) async fn attempt(
     let mut next = Next::Wait;
     {
         let (ballot, refusal, next) = (&mut ballot, &mut refusal, &mut next);
-        let ask = |post, node| vote(post, node, seat, wish, proposal);
+        let ask = |post, node| vote(post, node, shared, seat, wish, (number, proposal));
         let heard = move |node, (vote, foreign): (Vote, bool)| {
             refusal.count(node, vote, foreign);
             if vote == Vote::Abstains {
-                shared.nodes[node].set_votes(shared, false);
-                shared.nodes[node].abstained.notify_one();
+                shared.nodes[node].abstained(shared);
             }
             ballot.vote(node, vote);
             *next = ballot.next(began.elapsed());
@@ -83,7 +88,7 @@ pub(super) async fn attempt(
         next = Next::Wait;
         {
             let (ballot, next) = (&mut ballot, &mut next);
-            let ask = |post, node| raise(post, node, seat, wish, token);
+            let ask = |post, node| raise(post, node, shared, seat, wish, (number, token));
             let heard = move |node, raised| {
                 ballot.raised(node, raised);
                 *next = ballot.next(began.elapsed());
@@ -101,6 +106,8 @@ pub(super) async fn attempt(
         Next::Grant { token, valid_until } => {
             shared.saw(token + u64::from(wish.tokens) - 1);
             Ok(Grant {
+                ballot: number,
+                places: ballot.places(),
                 token,
                 valid_until: began + valid_until,
             })
@@ -136,20 +143,21 @@ impl Refusal {
 async fn vote(
     post: &mut Post,
     node: &Node,
+    shared: &Shared,
     seat: &Seat,
     wish: &Wish,
-    proposal: u64,
+    (ballot, proposal): (u32, u64),
 ) -> (Vote, bool) {
     let before = post.left;
     let names = &seat.names;
     let answer = post.ask(node, &VOTE, false, |script, by_code, way| {
         let tombstone = way.looks.then(|| seat.tombstone());
-        let member = &node.member;
-        let mut keys = vec![&*names.lock, &*names.waiters, &*names.counter, member];
+        let mut keys = vec![&*names.lock, &*names.waiters, &*shared.node_name];
         keys.extend(tombstone.as_deref());
         let mut cmd = script.call(by_code, &keys);
-        cmd.arg(&seat.who).arg(wish.ttl_ms).arg(proposal);
-        cmd.arg(wish.tokens).arg(way.run_id);
+        cmd.arg(&seat.owner).arg(&*seat.inbox).arg(ballot);
+        cmd.arg(wish.ttl_ms).arg(&*names.counter);
+        cmd.arg(proposal).arg(wish.tokens);
         if wish.waits {
             cmd.arg(seat.waited_ms());
         } else {
@@ -187,13 +195,20 @@ fn read_vote(answer: &Value) -> Result<(Vote, bool), Trouble> {
     })
 }
 
-async fn raise(post: &mut Post, node: &Node, seat: &Seat, wish: &Wish, token: u64) -> Raise {
+async fn raise(
+    post: &mut Post,
+    node: &Node,
+    shared: &Shared,
+    seat: &Seat,
+    wish: &Wish,
+    (ballot, token): (u32, u64),
+) -> Raise {
     let names = &seat.names;
-    let answer = post.ask(node, &RAISE, false, |script, by_code, way| {
-        let keys = [&*names.lock, &*names.counter, &node.member];
+    let answer = post.ask(node, &RAISE, false, |script, by_code, _| {
+        let keys = [&*names.lock, &*shared.node_name];
         let mut cmd = script.call(by_code, &keys);
-        cmd.arg(&seat.who).arg(token).arg(wish.tokens);
-        cmd.arg(way.run_id);
+        cmd.arg(&seat.owner).arg(ballot).arg(&*names.counter);
+        cmd.arg(token).arg(wish.tokens);
         cmd
     });
     let answer = answer.await.and_then(|answer| answer::ints(&answer));

@@ -90,6 +90,7 @@ impl Campaign {
     }
 
     fn granted(&self, grant: Grant, posts: Posts) -> Result<RedLockLease, (BackendError, Posts)> {
+        let token = grant.token;
         let inner = Inner::new(
             self.client.clone(),
             self.seat.clone(),
@@ -107,7 +108,7 @@ impl Campaign {
         inner.begin(posts);
         let inner = Arc::new(inner);
         self.client.shared.room.holds(&self.asker, &inner);
-        if self.waiter.was_revoked(grant.token) {
+        if self.waiter.was_revoked(token) {
             inner.lose(crate::lease::Loss::ForceReleased);
         }
         Ok(RedLockLease { inner })
@@ -139,9 +140,11 @@ impl Campaign {
     ) -> Result<Grant, BackendError> {
         let mut backoff = FOREIGN;
         let mut troubled: Option<Instant> = None;
+        let mut ballot = 0;
         loop {
             self.waiter.asks();
-            let refusal = match attempt(shared, &self.seat, posts, &self.wish).await {
+            ballot += 1;
+            let refusal = match attempt(shared, &self.seat, posts, &self.wish, ballot).await {
                 Ok(grant) => return Ok(grant),
                 Err(refusal) => refusal,
             };
@@ -157,7 +160,9 @@ impl Campaign {
             }
             if refusal.ours != 0 && self.wish.waits {
                 let limit = shared.node_timeout(self.wish.ttl);
-                posts.step_back(shared, limit, &self.seat, refusal.ours).await;
+                posts
+                    .step_back(shared, limit, &self.seat, ballot, refusal.ours)
+                    .await;
             }
             if is_there {
                 troubled = None;

@@ -11,16 +11,15 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     gate::GateLeft,
-    inbox, member,
-    names::NodeNames,
+    inbox, member, names,
     node::Node,
-    quorum::Nodes,
+    quorum::{Nodes, ballot::HIGHEST},
     room::Room,
     undo::{self, Undo, Work},
 };
@@ -43,8 +42,9 @@ pub(super) struct Shared {
     pub(super) nodes: Vec<Node>,
     pub(super) prefix: Box<str>,
     /// The channel of this process, on each node.
-    pub(super) inbox: Box<str>,
-    pub(super) names: NodeNames,
+    pub(super) inbox: Arc<str>,
+    /// What a node's knowledge of itself is called.
+    pub(super) node_name: Box<str>,
     node_timeout: Option<Duration>,
     pub(super) max_ttl: Duration,
     /// The highest token that was seen or proposed here.
@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub(super) runs: Mutex<Vec<Option<String>>>,
     /// Told when a node may vote that did not.
     pub(super) votes: watch::Sender<()>,
+    /// Whether nodes are members is to be looked at.
+    pub(super) look_again: Notify,
     pub(super) lock_runtime: Handle,
     closed: CancellationToken,
 }
@@ -73,32 +75,31 @@ impl Client {
         lock_runtime: Handle,
     ) -> Arc<Self> {
         let prefix = settings.prefix;
-        let names = NodeNames::new(&prefix);
         let servers = servers.into_iter().enumerate();
-        let nodes: Vec<_> = servers
-            .map(|(at, server)| Node::new(at, server, &names.member))
-            .collect();
+        let nodes: Vec<_> = servers.map(|(at, server)| Node::new(at, server)).collect();
         let shared = Arc::new(Shared {
             runs: Mutex::new(vec![None; nodes.len()]),
             nodes,
-            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str(),
-            names,
+            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into(),
+            node_name: names::node(&prefix),
             prefix,
             node_timeout: settings.node_timeout,
             max_ttl: settings.max_ttl,
             highest: AtomicU64::new(0),
             room: Room::default(),
             votes: watch::Sender::new(()),
+            look_again: Notify::new(),
             lock_runtime: lock_runtime.clone(),
             closed: CancellationToken::new(),
         });
         for at in 0..shared.nodes.len() {
             let of = || shared.clone();
-            let (one, two, three) = (of(), of(), of());
+            let (one, two) = (of(), of());
             shared.spawn(async move { one.nodes[at].connect(&one).await });
             shared.spawn(async move { inbox::listen(&two, at).await });
-            shared.spawn(async move { member::join(&three, at).await });
         }
+        let of = shared.clone();
+        shared.spawn(async move { member::watch_over(&of).await });
         let (undos, undo_queue) = mpsc::unbounded_channel();
         // Not cut off at the end: it ends the others.
         lock_runtime.spawn(undo::undo_all(shared.clone(), undo_queue));
@@ -155,7 +156,9 @@ impl Shared {
     pub(super) fn propose(&self, tokens: u32) -> u64 {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let clock = clock.map_or(1, |since| since.as_micros() as u64);
-        let first = |highest: u64| clock.max(highest + 1);
+        // Beyond, nobody takes it, and the ballot says so.
+        let most = HIGHEST - u64::from(tokens);
+        let first = |highest: u64| clock.max(highest.saturating_add(1)).min(most);
         let last = |highest| Some(first(highest) + u64::from(tokens) - 1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         match self.highest.fetch_update(set, fetch, last) {

@@ -16,7 +16,7 @@ use super::{
     client::{ANSWER, Client, Shared},
     node::Node,
     post::{Post, Posts, Seat},
-    quorum::renewal::{Answer, Outcome, Renewal},
+    quorum::renewal::{Answer, Outcome, Places, Renewal},
     room::Asker,
     scripts::RENEW,
     undo::Undo,
@@ -44,9 +44,10 @@ pub(super) struct Inner {
     ttl_ms: u64,
     ends: Mutex<Instant>,
     lost: LossSignal,
+    ballot: u32,
     place: Mutex<Place>,
-    /// One renewal at a time.
-    turn: Turn<()>,
+    /// Where we have the key, as far as we heard. One renewal at a time.
+    places: Turn<Places>,
     /// Whether the key is free of us.
     freed: Arc<watch::Sender<bool>>,
 }
@@ -81,8 +82,9 @@ impl Inner {
             ttl_ms: wish.ttl_ms,
             ends: Mutex::new(grant.valid_until),
             lost: LossSignal::new(),
+            ballot: grant.ballot,
             place: Mutex::new(Place::Gone),
-            turn: Turn::new(()),
+            places: Turn::new(grant.places),
             freed: Arc::new(watch::Sender::new(false)),
         })
     }
@@ -95,6 +97,10 @@ impl Inner {
     /// proposed, which was not above it.
     pub(super) fn is_of(&self, token: u64) -> bool {
         token <= self.token.get()
+    }
+
+    fn has_ended(&self) -> bool {
+        *lock(&self.ends) <= Instant::now()
     }
 
     pub(super) fn lose(&self, loss: Loss) {
@@ -125,7 +131,7 @@ impl Inner {
     }
 
     async fn renew(&self) -> Result<(), BackendError> {
-        let _turn = self.turn.lock().await;
+        let mut places = self.places.lock().await;
         let mut posts = {
             let mut place = lock(&self.place);
             match std::mem::replace(&mut *place, Place::Away) {
@@ -138,7 +144,7 @@ impl Inner {
                 }
             }
         };
-        let outcome = self.ask_all(&mut posts).await;
+        let outcome = self.ask_all(&mut posts, &mut places).await;
         {
             let mut place = lock(&self.place);
             match std::mem::replace(&mut *place, Place::Gone) {
@@ -159,7 +165,11 @@ impl Inner {
             }
             Outcome::Lost => {
                 // An operator who was the reason is heard of first.
-                self.lost.fire(Loss::Revoked);
+                self.lost.fire(if self.has_ended() {
+                    Loss::Expired
+                } else {
+                    Loss::Revoked
+                });
                 // Nodes that had it for nobody have it for us again.
                 self.leave();
                 Err(lost())
@@ -175,10 +185,10 @@ impl Inner {
     }
 
     /// What all nodes say that answer in time.
-    async fn ask_all(&self, posts: &mut Posts) -> Outcome {
+    async fn ask_all(&self, posts: &mut Posts, places: &mut Places) -> Outcome {
         let shared: &Shared = &self.client.shared;
         let sent = self.seat.began.elapsed();
-        let mut renewal = Renewal::new(shared.count(), self.ttl, sent);
+        let mut renewal = Renewal::new(places.clone(), self.ttl, sent);
         {
             let renewal = &mut renewal;
             let ask = |post, node| self.ask(post, node);
@@ -190,18 +200,26 @@ impl Inner {
             posts.round(shared, limit, ask, heard).await;
         }
         renewal.close();
-        renewal.outcome()
+        // Whoever may have had it meanwhile.
+        let has_ended = self.has_ended();
+        let outcome = renewal.outcome();
+        *places = renewal.into_places();
+        match outcome {
+            Outcome::Extended(_) | Outcome::Unknown | Outcome::Wait if has_ended => Outcome::Lost,
+            outcome => outcome,
+        }
     }
 
     async fn ask(&self, post: &mut Post, node: &Node) -> Answer {
         let names = &self.seat.names;
         let answer = post.ask(node, &RENEW, false, |script, by_code, way| {
             let tombstone = way.looks.then(|| self.seat.tombstone());
-            let mut keys = vec![&*names.lock, &*names.waiters, &*node.member];
+            let mut keys = vec![&*names.lock, &*names.waiters, &*self.client.shared.node_name];
             keys.extend(tombstone.as_deref());
             let mut cmd = script.call(by_code, &keys);
-            cmd.arg(&self.seat.who).arg(self.ttl_ms);
-            cmd.arg(self.token.get()).arg(way.run_id);
+            cmd.arg(&self.seat.owner).arg(&*self.seat.inbox);
+            cmd.arg(self.ballot).arg(self.ttl_ms);
+            cmd.arg(self.token.get());
             cmd
         });
         match answer.await.and_then(|answer| answer::int(&answer)) {
@@ -209,7 +227,7 @@ impl Inner {
             Ok(2) => Answer::Added,
             Ok(0) => Answer::Lost,
             Ok(-2) => {
-                node.abstained.notify_one();
+                node.abstained(&self.client.shared);
                 Answer::Abstains
             }
             _ => Answer::Silent,

@@ -1,225 +1,235 @@
 //! The restart guard at work: which nodes vote, and how one that forgot comes to do so again.
 //!
-//! Any client does this for any node, and the scripts make sure that it is done once. See
+//! Every client does this for all nodes, and the scripts make sure that it is done once. See
 //! [`quorum::guard`](super::quorum::guard) for why it is enough.
 //!
-//! Where too few members are left to teach, what there was is gone from a majority. Then a node
-//! learns from all others, members or not, once each of them has waited too: that is everything
-//! that is known. It is also how a deployment begins, of which nobody can tell that it is new.
+//! Nodes keep one thing more for it: the longest ttl that they have granted. Of two clients with
+//! different limits, the one with the shorter would not wait for long enough.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use redis::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{
     client::{ANSWER, Shared},
     node::Node,
     post::{each, within},
-    quorum::guard::{self, Marker, Step},
-    scripts::{ADMIT, FOUND, JOIN, TEACH},
+    quorum::guard::{self, State, Step},
+    scripts::{FOUND, JOIN, SURVEY},
 };
 use crate::{
-    backend::redis::{answer, connection::Connection, trouble::Trouble},
+    backend::redis::{answer, trouble::Trouble},
     clock::jittered,
     error::{BackendError, BackendErrorKind},
 };
 
-/// How soon after a failure a node's membership is looked at again.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How often a member is looked at that nobody complains of.
+/// How soon nodes are looked at again of which some cannot vote.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often they are looked at when nobody complains.
 const SELDOM: Duration = Duration::from_secs(30);
+/// Where a node keeps the longest ttl that it granted, in milliseconds.
+const LONGEST: &str = "longest";
 
-/// Sees to it that a node becomes a member whenever it is none.
-pub(super) async fn join(shared: &Shared, at: usize) {
-    let node = &shared.nodes[at];
+/// What a node knows.
+struct Told {
+    /// The name under which it is joining, if it is no member.
+    joining: Option<String>,
+    /// Token counters, and the longest ttl.
+    numbers: HashMap<String, u64>,
+}
+
+/// The name of a joining, and when it was heard first.
+type Heard = Option<(String, Instant)>;
+
+/// Sees to it that nodes become members that are none.
+pub(super) async fn watch_over(shared: &Shared) {
+    let mut heard: Vec<Heard> = vec![None; shared.nodes.len()];
     loop {
-        let pause = match look(shared, node).await {
-            Ok(Step::Vote) => {
-                node.set_votes(shared, true);
-                SELDOM
-            }
-            Ok(Step::Wait(left)) => {
-                node.set_votes(shared, false);
-                // Many clients wait for the same moment.
-                left + jittered(Duration::from_millis(20))
-            }
-            Ok(Step::MarkJoining) => {
-                node.set_votes(shared, false);
-                jittered(Duration::from_millis(20))
-            }
-            Ok(Step::Learn) | Err(_) => {
-                node.set_votes(shared, false);
-                jittered(AGAIN)
-            }
-        };
+        let pause = look(shared, &mut heard).await;
         tokio::select! {
-            () = sleep(pause) => {}
-            () = node.abstained.notified() => {
-                // Whoever asks often complains often.
+            () = sleep(jittered(pause)) => {}
+            () = shared.look_again.notified() => {
+                // A connection opens seldom alone.
                 sleep(Duration::from_millis(10)).await;
             }
         }
     }
 }
 
-/// Looks at a node, and takes the next step with it.
-async fn look(shared: &Shared, node: &Node) -> Result<Step, Trouble> {
-    let connection = node.lock_link.connection().await?;
-    let run = run_of(&connection)?;
-    let names = &shared.names;
-    let answer = connection
-        .run(&JOIN, |script, by_code| {
-            let mut cmd = script.call(by_code, &[&names.member, &names.joining]);
-            cmd.arg(run);
-            cmd
-        })
-        .await?;
-    let marker = match u64::try_from(answer::int(&answer)?) {
-        Err(_) => Marker::Member,
-        // By now the script has marked it.
-        Ok(0) => Marker::None,
-        Ok(us) => Marker::Joining {
-            since: Duration::from_micros(us),
-        },
-    };
-    match guard::step(marker, shared.max_ttl) {
-        Step::Learn => learn(shared, node, &connection).await,
-        step => Ok(step),
+/// Looks at all nodes and takes the next step with each; when to do so again.
+async fn look(shared: &Shared, heard: &mut [Heard]) -> Duration {
+    let sent = Instant::now();
+    let told = survey(shared).await;
+    let mut states = Vec::new();
+    for ((node, told), heard) in shared.nodes.iter().zip(&told).zip(&mut *heard) {
+        let state = match told {
+            None => State::Silent,
+            Some(Told { joining: None, .. }) => State::Member,
+            Some(Told {
+                joining: Some(name),
+                ..
+            }) => {
+                if heard.as_ref().is_none_or(|(known, _)| known != name) {
+                    *heard = Some((name.clone(), Instant::now()));
+                }
+                let since = heard.as_ref().map_or(sent, |(_, since)| *since);
+                State::Joining {
+                    watched: sent.saturating_duration_since(since),
+                }
+            }
+        };
+        if state != State::Silent {
+            node.set_votes(shared, state == State::Member);
+        }
+        states.push(state);
     }
+    let highest = highest(told.iter().flatten());
+    let longest = highest.get(LONGEST).copied().unwrap_or_default();
+    let longest = shared.max_ttl.max(Duration::from_millis(longest));
+    let mut pause = SELDOM;
+    for node in &shared.nodes {
+        match guard::step(&states, node.at, longest) {
+            Step::Nothing if states[node.at] == State::Member => {}
+            Step::Nothing | Step::TooFew => pause = pause.min(AGAIN),
+            // Another client may have watched it for longer.
+            Step::Watch(left) => pause = pause.min(left).min(AGAIN),
+            Step::Join => {
+                pause = pause.min(AGAIN);
+                if let Some(Told {
+                    joining: Some(name),
+                    ..
+                }) = &told[node.at]
+                    && let Ok(true) = join(node, shared, name, &highest).await
+                {
+                    tracing::info!(
+                        target: "tower_lock",
+                        node = node.at + 1,
+                        "a node of RedLock votes from now on"
+                    );
+                    node.set_votes(shared, true);
+                }
+            }
+        }
+    }
+    pause
 }
 
-/// What another node knows.
-struct Lesson {
-    /// Since when it is joining, if it is no member.
-    joining: Option<Duration>,
-    /// The longest ttl of which it knows.
-    longest: Duration,
-    counters: Vec<i64>,
+/// The highest of every number that any node told.
+fn highest<'a>(told: impl Iterator<Item = &'a Told>) -> HashMap<String, u64> {
+    let mut highest = HashMap::new();
+    for (field, number) in told.flat_map(|told| &told.numbers) {
+        let known = highest.entry(field.clone()).or_default();
+        *known = (*number).max(*known);
+    }
+    highest
 }
 
-async fn learn(shared: &Shared, node: &Node, connection: &Connection) -> Result<Step, Trouble> {
-    let mut lessons = Vec::new();
-    let others = shared.nodes.iter().filter(|other| other.at != node.at);
-    let asks = others.map(|other| teach(shared, other));
-    let ask = each(asks, |_, lesson| {
-        lessons.extend(lesson.ok().flatten());
+async fn survey(shared: &Shared) -> Vec<Option<Told>> {
+    let mut told: Vec<_> = shared.nodes.iter().map(|_| None).collect();
+    let asks = shared.nodes.iter().map(|node| survey_one(node, shared));
+    let ask = each(asks, |at, answer| {
+        told[at] = answer.ok();
         false
     });
     within(ANSWER, ask).await;
+    told
+}
 
-    let members = lessons.iter().filter(|l| l.joining.is_none()).count();
-    let longest = lessons.iter().map(|lesson| lesson.longest);
-    let longest = longest.fold(shared.max_ttl, Duration::max);
-    let guard_time = guard::guard_time(longest);
-    if members >= guard::teachers(shared.count()) {
-        lessons.retain(|lesson| lesson.joining.is_none());
-    } else {
-        if lessons.len() < shared.nodes.len() - 1 {
-            return Err(Trouble::unavailable("too few nodes to learn from"));
-        }
-        let joining = lessons.iter().filter_map(|lesson| lesson.joining);
-        if let Some(since) = joining.min()
-            && since < guard_time
-        {
-            return Ok(Step::Wait(guard_time - since));
+async fn survey_one(node: &Node, shared: &Shared) -> Result<Told, Trouble> {
+    let none = || Trouble::unavailable("there is no connection to Redis");
+    let connection = node.lock_link.ready().ok_or_else(none)?;
+    let name = format!("{:016x}", fastrand::u64(..));
+    let answer = connection
+        .run(&SURVEY, |script, by_code| {
+            let mut cmd = script.call(by_code, &[&shared.node_name]);
+            cmd.arg(&name);
+            cmd
+        })
+        .await?;
+    let [name, fields] = answer::list(&answer)? else {
+        return Err(Trouble::strange());
+    };
+    let name = answer::string(name)?;
+    let mut numbers = HashMap::new();
+    for (field, value) in pairs(fields)? {
+        let (field, value) = (answer::string(field)?, answer::string(value)?);
+        if let Ok(number) = value.parse() {
+            numbers.insert(field.to_owned(), number);
         }
     }
-    let run = run_of(connection)?;
-    let counter = |n| lessons.iter().filter_map(move |l| l.counters.get(n)).max();
+    Ok(Told {
+        joining: (!name.is_empty()).then(|| name.to_owned()),
+        numbers,
+    })
+}
+
+/// A map, in whichever form a script may answer it.
+fn pairs(value: &Value) -> Result<Vec<(&Value, &Value)>, Trouble> {
+    match value {
+        Value::Map(pairs) => Ok(pairs.iter().map(|(field, value)| (field, value)).collect()),
+        Value::Array(items) => Ok(items.chunks_exact(2).map(|two| (&two[0], &two[1])).collect()),
+        _ => Err(Trouble::strange()),
+    }
+}
+
+async fn join(
+    node: &Node,
+    shared: &Shared,
+    name: &str,
+    numbers: &HashMap<String, u64>,
+) -> Result<bool, Trouble> {
+    let connection = node.lock_link.connection().await?;
     let answer = connection
-        .run(&ADMIT, |script, by_code| {
-            let mut cmd = script.call(by_code, &shared.names.all());
-            cmd.arg(run).arg(micros(guard_time)).arg(millis(longest));
-            for n in 0..shared.names.counters.len() {
-                cmd.arg(counter(n).copied().unwrap_or_default());
+        .run(&JOIN, |script, by_code| {
+            let mut cmd = script.call(by_code, &[&shared.node_name]);
+            cmd.arg(name);
+            for (field, number) in numbers {
+                cmd.arg(field).arg(number);
             }
             cmd
         })
         .await?;
-    match answer::int(&answer)? {
-        1 => {
-            tracing::info!(target: "tower_lock", node = node.at + 1, "a node of RedLock votes");
-            Ok(Step::Vote)
-        }
-        // Somebody had a longer ttl than is configured here.
-        _ => Ok(Step::Wait(AGAIN)),
-    }
-}
-
-/// Nothing from a node that has not been seen by anybody.
-async fn teach(shared: &Shared, node: &Node) -> Result<Option<Lesson>, Trouble> {
-    let connection = node.lock_link.connection().await?;
-    let run = run_of(&connection)?;
-    let answer = connection
-        .run(&TEACH, |script, by_code| {
-            let mut cmd = script.call(by_code, &shared.names.all());
-            cmd.arg(run);
-            cmd
-        })
-        .await?;
-    let numbers = answer::ints(&answer)?;
-    let [since, longest, counters @ ..] = numbers.as_slice() else {
-        return Ok(None);
-    };
-    if counters.len() != shared.names.counters.len() {
-        return Err(Trouble::strange());
-    }
-    Ok(Some(Lesson {
-        joining: u64::try_from(*since).ok().map(Duration::from_micros),
-        longest: Duration::from_millis(u64::try_from(*longest).unwrap_or_default()),
-        counters: counters.to_vec(),
-    }))
-}
-
-fn run_of(connection: &Connection) -> Result<&str, Trouble> {
-    let run = connection.server().run_id.as_deref();
-    run.ok_or_else(Trouble::strange)
+    Ok(answer::int(&answer)? == 1)
 }
 
 /// See [`RedLockBackend::found`](super::RedLockBackend::found).
 pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
     for marks in [false, true] {
-        let mut answers = Vec::new();
+        let mut refusal = None;
         let asks = shared.nodes.iter().map(|node| ask_found(shared, node, marks));
         each(asks, |_, answer| {
-            answers.push(answer);
+            if !matches!(answer, Ok(true)) {
+                refusal = Some(answer);
+            }
             false
         })
         .await;
-        let mut founded = true;
-        for answer in answers {
-            match answer {
-                Ok(answer) => founded &= answer == 1,
-                Err(trouble) => return Err(trouble.into()),
-            }
-        }
-        if !founded {
-            return Ok(false);
+        match refusal {
+            None => {}
+            Some(Err(trouble)) => return Err(trouble.into()),
+            Some(Ok(_)) => return Ok(false),
         }
     }
-    for node in &shared.nodes {
-        node.abstained.notify_one();
-    }
+    shared.look_again.notify_one();
     until_voting(shared, shared.nodes.len()).await?;
     Ok(true)
 }
 
-async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<i64, Trouble> {
+async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Trouble> {
     let ask = async {
         let connection = node.lock_link.connection().await?;
-        let run = run_of(&connection)?;
-        let answer: Value = connection
+        let answer = connection
             .run(&FOUND, |script, by_code| {
-                let mut cmd = script.call(by_code, &shared.names.all());
-                cmd.arg(run).arg(millis(shared.max_ttl));
+                let mut cmd = script.call(by_code, &[&shared.node_name]);
                 cmd.arg(u8::from(marks));
                 cmd
             })
             .await?;
-        answer::int(&answer)
+        Ok(answer::int(&answer)? == 1)
     };
-    ask.await.map_err(|trouble| trouble.of_node(node.at + 1))
+    ask.await
+        .map_err(|trouble: Trouble| trouble.of_node(node.at + 1))
 }
 
 /// Waits until so many nodes vote, as far as this process knows.
@@ -241,13 +251,4 @@ pub(super) async fn until_voting(shared: &Shared, count: usize) -> Result<(), Ba
             () = sleep(Duration::from_millis(50)) => {}
         }
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Rounded up, as leases are.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

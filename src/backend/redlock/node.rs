@@ -9,7 +9,7 @@ use std::{
 };
 
 use redis::{PushInfo, PushKind};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     client::{ANSWER, Shared},
@@ -27,8 +27,6 @@ use crate::{
 pub(super) struct Node {
     /// Its place in the list.
     pub(super) at: usize,
-    /// The name of its member marker.
-    pub(super) member: Box<str>,
     redis: redis::Client,
     /// Votes, renewals, undo: whatever is asked.
     pub(super) lock_link: Link,
@@ -36,21 +34,17 @@ pub(super) struct Node {
     /// How connecting went first.
     pub(super) first: watch::Sender<Option<Result<(), Trouble>>>,
     votes: AtomicBool,
-    /// It did not vote: whether it is a member is to be looked at.
-    pub(super) abstained: Notify,
 }
 
 impl Node {
-    pub(super) fn new(at: usize, redis: redis::Client, member: &str) -> Self {
+    pub(super) fn new(at: usize, redis: redis::Client) -> Self {
         Self {
             at,
-            member: member.into(),
             redis,
             lock_link: Link::new(ANSWER),
             inbox_link: Link::new(ANSWER),
             first: watch::Sender::new(None),
             votes: AtomicBool::new(false),
-            abstained: Notify::new(),
         }
     }
 
@@ -62,6 +56,14 @@ impl Node {
     pub(super) fn set_votes(&self, shared: &Shared, votes: bool) {
         if self.votes.swap(votes, Ordering::Relaxed) != votes && votes {
             shared.votes.send_replace(());
+        }
+    }
+
+    /// It may have forgotten what it granted.
+    pub(super) fn abstained(&self, shared: &Shared) {
+        // Who watches over it need not be told twice.
+        if self.votes.swap(false, Ordering::Relaxed) {
+            shared.look_again.notify_one();
         }
     }
 
@@ -96,7 +98,7 @@ impl Node {
         let opened = || async {
             told.store(false, Ordering::Relaxed);
             self.first.send_replace(Some(Ok(())));
-            self.abstained.notify_one();
+            shared.look_again.notify_one();
         };
         self.lock_link.supervise(open, opened).await;
     }
@@ -164,11 +166,10 @@ impl Node {
             None => {}
         }
         if server.evicts {
-            tracing::warn!(
-                target: "tower_lock",
-                "a node of RedLock evicts keys when its memory is full (maxmemory-policy), locks \
-                 included: use `noeviction`"
-            );
+            return Err(Trouble::misconfigured(
+                "this server evicts keys when its memory is full (maxmemory-policy), locks \
+                 included: RedLock needs `noeviction`",
+            ));
         }
         runs[self.at] = Some(run.clone());
         Ok(true)
@@ -185,10 +186,11 @@ impl Node {
         let channel = format!("{}:{}", shared.inbox, self.at);
         connection.subscribe(&channel).await?;
         let one = format!("{}probe:{channel}", shared.prefix);
-        let other = format!("{{{one}}}:w");
+        let two = format!("{{{one}}}:w");
+        let three = format!("{one}:node");
         // A server that forgets its scripts is asked in both ways.
         for by_code in [true, false] {
-            let mut cmd = PROBE.call(by_code, &[&one, &other]);
+            let mut cmd = PROBE.call(by_code, &[&one, &two, &three]);
             cmd.arg(&channel);
             let answer = connection.ask(&cmd).await?;
             match text(&answer) {

@@ -83,7 +83,7 @@ impl View {
 /// Asks all nodes: a majority has to answer, and the others have their time.
 pub(super) async fn look(shared: &Shared, names: &Names, gate: &str) -> Result<View, BackendError> {
     let asks = shared.nodes.iter();
-    let seen = gather(shared, asks.map(|node| look_at(node, names, gate))).await?;
+    let seen = gather(shared, asks.map(|node| look_at(node, shared, names, gate))).await?;
     Ok(View {
         seen,
         nodes: shared.nodes.len(),
@@ -145,14 +145,18 @@ async fn gather<'a, T>(
 }
 
 /// Nothing from a node that may have forgotten what it granted.
-async fn look_at(node: &Node, names: &Names, gate: &str) -> Result<Option<Seen>, Trouble> {
+async fn look_at(
+    node: &Node,
+    shared: &Shared,
+    names: &Names,
+    gate: &str,
+) -> Result<Option<Seen>, Trouble> {
     let connection = ready(node)?;
-    let run = connection.server().run_id.as_deref().unwrap_or_default();
     let answer = connection
         .run(&LOOK, |script, by_code| {
-            let keys = [&*names.lock, &*names.waiters, &*node.member];
+            let keys = [&*names.lock, &*names.waiters, &*shared.node_name];
             let mut cmd = script.call(by_code, &keys);
-            cmd.arg(run).arg(gate);
+            cmd.arg(gate);
             cmd
         })
         .await?;

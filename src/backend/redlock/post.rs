@@ -46,15 +46,15 @@ const TOMBSTONE_MS: u32 = 900_000;
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     pub(super) names: Arc<Names>,
-    /// The owner and the inbox by which it hears.
-    pub(super) who: String,
+    pub(super) owner: String,
+    /// By which it hears.
+    pub(super) inbox: Arc<str>,
     pub(super) began: Instant,
 }
 
 impl Seat {
     pub(super) fn tombstone(&self) -> String {
-        let owner = self.who.split(' ').next().unwrap_or_default();
-        self.names.tombstone(owner)
+        self.names.tombstone(&self.owner)
     }
 
     pub(super) fn waited_ms(&self) -> u64 {
@@ -76,9 +76,8 @@ pub(super) struct Post {
 }
 
 /// How a command goes.
-pub(super) struct Way<'a> {
-    /// The process of the server that gets it.
-    pub(super) run_id: &'a str,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
     /// Whether an undo has to leave a tombstone.
     pub(super) buries: bool,
     /// Whether to look for one.
@@ -92,7 +91,7 @@ impl Post {
         node: &Node,
         script: &Script,
         patiently: bool,
-        call: impl Fn(&Script, bool, &Way<'_>) -> Cmd,
+        call: impl Fn(&Script, bool, Way) -> Cmd,
     ) -> Result<Value, Trouble> {
         let connection = match node.lock_link.ready() {
             Some(connection) => connection,
@@ -109,12 +108,11 @@ impl Post {
         self.over = Some(connection.clone());
         (self.open, self.left) = (true, true);
         let way = Way {
-            run_id: connection.server().run_id.as_deref().unwrap_or_default(),
             buries: self.tainted,
             looks: self.tainted || !connection.can_be_ended(),
         };
         let answer = connection
-            .run(script, |script, by_code| call(script, by_code, &way))
+            .run(script, |script, by_code| call(script, by_code, way))
             .await;
         if answer.as_ref().map_or_else(|t| t.answered, |_| true) {
             self.open = false;
@@ -129,7 +127,7 @@ impl Post {
             let mut keys = vec![&**lock, waiters];
             keys.extend(tombstone.as_deref());
             let mut cmd = script.call(by_code, &keys);
-            cmd.arg(&seat.who).arg(TOMBSTONE_MS);
+            cmd.arg(&seat.owner).arg(&*seat.inbox).arg(TOMBSTONE_MS);
             cmd
         })
         .await?;
@@ -159,13 +157,14 @@ impl Post {
         }
     }
 
-    async fn step_back(&mut self, node: &Node, seat: &Seat) {
+    async fn step_back(&mut self, node: &Node, seat: &Seat, ballot: u32) {
         let Names { lock, waiters, .. } = &*seat.names;
         // Without an answer it stays as open as it was.
         let _ = self
             .ask(node, &BACK, false, |script, by_code, _| {
                 let mut cmd = script.call(by_code, &[lock, waiters]);
-                cmd.arg(&seat.who).arg(seat.waited_ms());
+                cmd.arg(&seat.owner).arg(&*seat.inbox);
+                cmd.arg(ballot).arg(seat.waited_ms());
                 cmd
             })
             .await;
@@ -209,11 +208,18 @@ impl Posts {
         }
     }
 
-    /// Gives the key back wherever it may be, and waits for it there.
-    pub(super) async fn step_back(&mut self, shared: &Shared, limit: Duration, seat: &Seat, at: u64) {
+    /// Gives the key back at these nodes, a bit each, and waits for it there.
+    pub(super) async fn step_back(
+        &mut self,
+        shared: &Shared,
+        limit: Duration,
+        seat: &Seat,
+        ballot: u32,
+        at: u64,
+    ) {
         let asks = self.0.iter_mut().zip(&shared.nodes);
         let asks = asks.filter(|(post, node)| post.left && at & (1 << node.at) != 0);
-        let asks = asks.map(|(post, node)| post.step_back(node, seat));
+        let asks = asks.map(|(post, node)| post.step_back(node, seat, ballot));
         let _ = within(limit, each(asks, |_, ()| false)).await;
     }
 

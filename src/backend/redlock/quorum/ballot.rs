@@ -94,6 +94,7 @@ impl Ballot {
         valid_until(self.sent, self.ttl)
     }
 
+    #[cfg(test)]
     pub(crate) fn proposal(&self) -> u64 {
         self.proposal
     }

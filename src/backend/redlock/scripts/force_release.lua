@@ -1,7 +1,7 @@
 -- Takes the key from whoever has it here, tells them, and wakes who is next.
 -- KEYS: lock, waiters. Answers what stood in the lock, or ''.
 --- wake
-local owner, inbox, token = holder(KEYS[1])
+local owner, _, inbox, token = holder(KEYS[1])
 if not owner then return '' end
 if owner == '?' then
   local value = redis.pcall('GET', KEYS[1])

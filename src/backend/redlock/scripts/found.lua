@@ -1,14 +1,11 @@
--- A server of a deployment that is new. KEYS: member, joining, then the counters.
--- ARGV: run_id, the longest ttl in ms, whether to make it a member.
--- Answers 2 if it is a member, 1 if nothing was ever granted here, 0 if something was.
-local call = redis.call
-for i = 3, #KEYS do
-  if call('EXISTS', KEYS[i]) == 1 then
-    return string.match(call('GET', KEYS[1]) or '', '^(%S+) ') == ARGV[1] and 2 or 0
-  end
+-- A server of a deployment that is new. KEYS: node. ARGV: whether to make it a member.
+-- Answers 1 if nothing was ever granted here, 0 if something was.
+local call, N = redis.call, KEYS[1]
+for _, field in ipairs(call('HKEYS', N)) do
+  if string.match(field, '^%d+$') then return 0 end
 end
-if ARGV[3] == '1' then
-  call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
-  call('DEL', KEYS[2])
+if ARGV[1] == '1' then
+  call('HSET', N, 'member', string.match(call('INFO', 'server'), 'run_id:(%x+)'))
+  call('HDEL', N, 'joining')
 end
 return 1

@@ -8,13 +8,13 @@ local function tell(inbox, message)
   return type(heard) == 'number' and heard > 0
 end
 
--- Who stands in the lock K: nothing, or an owner of ours, its inbox and token, or '?'.
+-- Who stands in the lock K: nothing, or an owner of ours, its ballot, inbox and token, or '?'.
 local function holder(K)
   local value = redis.pcall('GET', K)
   if not value then return nil end
   if type(value) ~= 'string' then return '?' end
-  local owner, inbox, token = string.match(value, '^r1 (%S+) (%S+) (%d+)$')
-  return owner or '?', inbox, token
+  local owner, ballot, inbox, token = string.match(value, '^r1 (%x+) (%d+) (%S+) (%d+)$')
+  return owner or '?', tonumber(ballot), inbox, token
 end
 
 -- The lock is free: the first of the waiters W is told, but for `me`, who knows.
