@@ -48,8 +48,18 @@ impl ContractTarget for RedLock {
     type Backend = RedLockBackend;
 
     async fn connect(&self) -> Result<RedLockBackend, BoxError> {
-        let slow: Vec<_> = self.slow.lock().unwrap().iter().map(TcpProxy::redis_url).collect();
-        let urls = if slow.is_empty() { self.servers.urls() } else { slow };
+        let slow: Vec<_> = self
+            .slow
+            .lock()
+            .unwrap()
+            .iter()
+            .map(TcpProxy::redis_url)
+            .collect();
+        let urls = if slow.is_empty() {
+            self.servers.urls()
+        } else {
+            slow
+        };
         let backend = RedLockBackend::builder_of(urls)
             // The suite has leases of ten minutes, and a machine that may be busy.
             .with_max_ttl(Duration::from_secs(600))

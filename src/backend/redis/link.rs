@@ -105,8 +105,11 @@ impl Link {
     ///
     /// A new one is handed out only when nothing that was sent over the one before can run any
     /// more, so that an owner may ask again.
-    pub(in crate::backend) async fn supervise<O, F>(&self, open: impl Fn() -> O, opened: impl Fn() -> F)
-    where
+    pub(in crate::backend) async fn supervise<O, F>(
+        &self,
+        open: impl Fn() -> O,
+        opened: impl Fn() -> F,
+    ) where
         O: Future<Output = Result<Connection, Trouble>>,
         F: Future<Output = ()>,
     {

@@ -76,7 +76,12 @@ pub(super) async fn attempt(
             }
             ballot.vote(node, vote);
             *next = ballot.next(began.elapsed());
-            *next != Next::Wait
+            match next {
+                Next::Wait => false,
+                // Held by others, or too few there: who is refused is told which.
+                Next::Refuse { .. } => refusal.voted >= shared.majority(),
+                Next::Grant { .. } | Next::Raise { .. } => true,
+            }
         };
         posts.round(shared, limit, ask, heard).await;
     }

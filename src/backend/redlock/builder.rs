@@ -189,7 +189,10 @@ impl RedLockBuilder {
             )));
         }
         let millisecond = Duration::from_millis(1);
-        if self.node_timeout.is_some_and(|timeout| timeout < millisecond) {
+        if self
+            .node_timeout
+            .is_some_and(|timeout| timeout < millisecond)
+        {
             return Err(misconfigured(
                 "the node timeout is too short: 1 ms or more is needed",
             ));

@@ -122,12 +122,13 @@ impl Campaign {
         };
         let seeking = self.until_granted(shared, posts, &mut told);
         match self.wait {
-            WaitBound::Until(deadline) if self.wish.waits => match timeout_at(deadline, seeking).await
-            {
-                Ok(outcome) => outcome,
-                Err(_) if told.is_majority_there(shared) => Err(told.contended(self.wait)),
-                Err(_) => Err(unavailable(shared, &told.refusal)),
-            },
+            WaitBound::Until(deadline) if self.wish.waits => {
+                match timeout_at(deadline, seeking).await {
+                    Ok(outcome) => outcome,
+                    Err(_) if told.is_majority_there(shared) => Err(told.contended(self.wait)),
+                    Err(_) => Err(unavailable(shared, &told.refusal)),
+                }
+            }
             _ => seeking.await,
         }
     }
@@ -224,9 +225,8 @@ impl Campaign {
                 break;
             }
             if news.free > 0 {
-                let soon = soon.get_or_insert_with(|| {
-                    Instant::now() + SOON.mul_f64(0.5 + fastrand::f64())
-                });
+                let soon = soon
+                    .get_or_insert_with(|| Instant::now() + SOON.mul_f64(0.5 + fastrand::f64()));
                 until = until.min(*soon);
             }
             tokio::select! {

@@ -107,8 +107,10 @@ pub(super) async fn wait_free(
     if wait == WaitBound::Fail {
         return match look(shared, &names, "").await?.holder() {
             None => Ok(()),
-            Some(holder) => Err(BackendError::new(BackendErrorKind::Contended, "")
-                .with_remaining(holder.remaining)),
+            Some(holder) => {
+                Err(BackendError::new(BackendErrorKind::Contended, "")
+                    .with_remaining(holder.remaining))
+            }
         };
     }
     let gate = shared.room.join_gate(&names, || Gate {

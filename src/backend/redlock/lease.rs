@@ -214,7 +214,11 @@ impl Inner {
         let names = &self.seat.names;
         let answer = post.ask(node, &RENEW, false, |script, by_code, way| {
             let tombstone = way.looks.then(|| self.seat.tombstone());
-            let mut keys = vec![&*names.lock, &*names.waiters, &*self.client.shared.node_name];
+            let mut keys = vec![
+                &*names.lock,
+                &*names.waiters,
+                &*self.client.shared.node_name,
+            ];
             keys.extend(tombstone.as_deref());
             let mut cmd = script.call(by_code, &keys);
             cmd.arg(&self.seat.owner).arg(&*self.seat.inbox);

@@ -168,7 +168,10 @@ async fn survey_one(node: &Node, shared: &Shared) -> Result<Told, Trouble> {
 fn pairs(value: &Value) -> Result<Vec<(&Value, &Value)>, Trouble> {
     match value {
         Value::Map(pairs) => Ok(pairs.iter().map(|(field, value)| (field, value)).collect()),
-        Value::Array(items) => Ok(items.chunks_exact(2).map(|two| (&two[0], &two[1])).collect()),
+        Value::Array(items) => Ok(items
+            .chunks_exact(2)
+            .map(|two| (&two[0], &two[1]))
+            .collect()),
         _ => Err(Trouble::strange()),
     }
 }
@@ -197,7 +200,10 @@ async fn join(
 pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
     for marks in [false, true] {
         let mut refusal = None;
-        let asks = shared.nodes.iter().map(|node| ask_found(shared, node, marks));
+        let asks = shared
+            .nodes
+            .iter()
+            .map(|node| ask_found(shared, node, marks));
         each(asks, |_, answer| {
             if !matches!(answer, Ok(true)) {
                 refusal = Some(answer);

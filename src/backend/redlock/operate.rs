@@ -258,7 +258,12 @@ mod tests {
         assert_eq!(holder.remaining, Some(Duration::from_millis(7)));
         assert_eq!(holder.token, FencingToken::new(9));
         assert!(!holder.is_foreign);
-        assert!(view(&[seen("?x", 1), seen("?x", 1), seen("?x", 1)]).holder().unwrap().is_foreign);
+        assert!(
+            view(&[seen("?x", 1), seen("?x", 1), seen("?x", 1)])
+                .holder()
+                .unwrap()
+                .is_foreign
+        );
         assert_eq!(view(&[]).holder(), None);
     }
 

@@ -224,12 +224,7 @@ impl Posts {
     }
 
     /// Leaves nothing anywhere, however long that takes; `heard` is told of each node.
-    pub(super) async fn leave(
-        &mut self,
-        shared: &Shared,
-        seat: &Seat,
-        mut heard: impl FnMut(),
-    ) {
+    pub(super) async fn leave(&mut self, shared: &Shared, seat: &Seat, mut heard: impl FnMut()) {
         let asks = self.0.iter_mut().zip(&shared.nodes);
         let asks = asks.map(|(post, node)| post.leave(node, seat));
         each(asks, |_, ()| {

@@ -58,7 +58,10 @@ pub(super) fn client(
         builder = builder.with_client_certificate(certificate.clone(), key.clone());
     }
     builder.client().map_err(|error| {
-        BackendError::new(error.kind(), format!("node {} of the list: {error}", at + 1))
+        BackendError::new(
+            error.kind(),
+            format!("node {} of the list: {error}", at + 1),
+        )
     })
 }
 

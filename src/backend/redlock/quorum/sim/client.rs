@@ -1,5 +1,10 @@
 //! A client that acquires, renews, and gives back, again and again.
 
+use super::super::{
+    Nodes,
+    ballot::{Ballot, Next, Raise, Vote},
+    renewal::{Answer, Outcome, Places, Renewal},
+};
 use super::{
     Settings, Time, Twist,
     checker::Held,
@@ -7,11 +12,6 @@ use super::{
     net::{Event, Net},
     node::{Clock, Owner},
     watch::Watch,
-};
-use super::super::{
-    Nodes,
-    ballot::{Ballot, Next, Raise, Vote},
-    renewal::{Answer, Outcome, Places, Renewal},
 };
 
 /// How long a node may take to answer.
@@ -187,7 +187,12 @@ impl Client {
         let sent = duration(self.clock.at(net.now));
         // So coarse that two clients propose the same now and then.
         let proposal = (self.last + 1).max(self.day.at(net.now) / settings.tick);
-        let ballot = Ballot::new(Nodes(settings.nodes), duration(settings.ttl), sent, proposal);
+        let ballot = Ballot::new(
+            Nodes(settings.nodes),
+            duration(settings.ttl),
+            sent,
+            proposal,
+        );
         self.to_all(net, Request::Ask { proposal });
         self.state = State::Asks(Asking {
             ballot,

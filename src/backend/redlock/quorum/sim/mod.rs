@@ -177,8 +177,21 @@ const WITH_EVERYTHING: [(u64, Settings); 6] = [
     (50_000, USUAL),
     (20_000, Settings { nodes: 3, ..USUAL }),
     (10_000, Settings { nodes: 4, ..USUAL }),
-    (10_000, Settings { ttl: 120_000, ..USUAL }),
-    (5_000, Settings { clients: 6, loss: 150, ..USUAL }),
+    (
+        10_000,
+        Settings {
+            ttl: 120_000,
+            ..USUAL
+        },
+    ),
+    (
+        5_000,
+        Settings {
+            clients: 6,
+            loss: 150,
+            ..USUAL
+        },
+    ),
     (
         5_000,
         Settings {
@@ -231,7 +244,10 @@ fn whatever_clocks_of_nodes_do_tokens_are_unique_and_later_ones_higher() {
     let (found, seen, seed) = histories(settings, 6 << 32, count(10_000));
     println!("{found:?} {seen:?}");
     assert_eq!(found.repeated + found.overtaken, 0, "{seed:?}: {found:?}");
-    assert!(found.doubles > 0, "the documented exception shows: {found:?}");
+    assert!(
+        found.doubles > 0,
+        "the documented exception shows: {found:?}"
+    );
 }
 
 #[test]
