@@ -103,11 +103,11 @@ impl Client {
         net.after(delay, Event::Wakes { client, tag });
     }
 
-    /// All nodes half of the time, at least a majority mostly.
+    /// At least a majority.
     fn reaches(&mut self, net: &mut Net) {
         let nodes = net.settings.nodes;
         self.cut = 0;
-        if net.random.chance(500) {
+        if net.random.chance(net.settings.cuts) {
             for _ in 0..net.random.index(Nodes(nodes).majority()) {
                 self.cut |= 1 << net.random.index(nodes);
             }
@@ -221,7 +221,7 @@ impl Client {
                 net.seen.grants += 1;
                 net.seen.raised += u64::from(asking.raises > 0);
                 self.last = self.last.max(token);
-                let wants = [5, 20, 60, 700][net.random.index(4)];
+                let wants = [5, 20, 60, net.settings.holds][net.random.index(4)];
                 let held = Held {
                     asked: asking.asked,
                     from: net.now,

@@ -44,7 +44,6 @@ fn weaker_rules_of_tokens_repeat_or_invert_them() {
         Twist::Highest,
         Twist::Proposal,
         Twist::RaiseNotAbove,
-        Twist::RaiseUnowned,
     ] {
         let found = twisted(twist, THREE);
         assert!(found.inverted > 0, "{twist:?}");
@@ -54,7 +53,15 @@ fn weaker_rules_of_tokens_repeat_or_invert_them() {
 
 #[test]
 fn tokens_go_back_if_lost_counters_are_not_learned() {
-    let found = twisted(Twist::NotLearned, THREE);
+    // So seldom that the two who remember do not tell the third by a grant.
+    let settings = Settings {
+        clients: 2,
+        rests: 1500,
+        lasts: 12_000_000,
+        cuts: 1000,
+        ..THREE
+    };
+    let found = twisted(Twist::NotLearned, settings);
     assert!(found.overtaken > 0);
     assert_eq!(found.doubles, 0);
 }
@@ -70,4 +77,18 @@ fn an_owner_whose_clock_stood_still_hears_of_another() {
     };
     assert_eq!(twisted(Twist::None, settings).spanned, 0);
     assert!(twisted(Twist::CountsAdded, settings).spanned > 0);
+}
+
+#[test]
+fn tokens_go_back_if_counters_are_raised_where_the_key_is_not_held() {
+    let settings = Settings {
+        clients: 5,
+        rests: 30,
+        loss: 150,
+        holds: 10,
+        crashes: Crashes::Never,
+        ..THREE
+    };
+    let found = twisted(Twist::RaiseUnowned, settings);
+    assert!(found.inverted > 0);
 }

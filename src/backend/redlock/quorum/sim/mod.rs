@@ -76,6 +76,10 @@ struct Settings {
     loss: u64,
     /// Milliseconds that a message takes, at most.
     slow: u64,
+    /// Times in a thousand that a client reaches some of the nodes only.
+    cuts: u64,
+    /// Milliseconds that a client holds, at most.
+    holds: u64,
     /// How far the clients differ about the time of day, and how fine it is.
     skew: Time,
     tick: Time,
@@ -96,6 +100,8 @@ const USUAL: Settings = Settings {
     rests: 150,
     loss: 30,
     slow: 300,
+    cuts: 500,
+    holds: 700,
     skew: 4_000_000,
     tick: 100_000,
     crashes: Crashes::Minority,
