@@ -1,5 +1,10 @@
 //! A client that acquires, renews, and gives back, again and again.
 
+use super::super::{
+    Nodes,
+    ballot::{Ballot, Next, Raise, Vote},
+    renewal::{Answer, Outcome, Places, Renewal},
+};
 use super::{
     Settings, Time, Twist,
     checker::Held,
@@ -8,14 +13,6 @@ use super::{
     node::{Clock, Owner},
     watch::Watch,
 };
-use super::super::{
-    Nodes,
-    ballot::{Ballot, Next, Raise, Vote},
-    renewal::{Answer, Outcome, Places, Renewal},
-};
-
-/// How long a node may take to answer.
-pub(super) const PATIENCE: Time = 50_000;
 
 #[derive(Clone, Copy)]
 pub(super) enum Request {
@@ -187,7 +184,12 @@ impl Client {
         let sent = duration(self.clock.at(net.now));
         // So coarse that two clients propose the same now and then.
         let proposal = (self.last + 1).max(self.day.at(net.now) / settings.tick);
-        let ballot = Ballot::new(Nodes(settings.nodes), duration(settings.ttl), sent, proposal);
+        let ballot = Ballot::new(
+            Nodes(settings.nodes),
+            duration(settings.ttl),
+            sent,
+            proposal,
+        );
         self.to_all(net, Request::Ask { proposal });
         self.state = State::Asks(Asking {
             ballot,
@@ -195,7 +197,7 @@ impl Client {
             raises: 0,
             took: 0,
         });
-        self.wake_in(net, PATIENCE);
+        self.wake_in(net, net.settings.patience * 1000);
     }
 
     fn goes_on(&mut self, net: &mut Net, mut asking: Asking) {
@@ -215,7 +217,7 @@ impl Client {
                 asking.raises += 1;
                 asking.took = 0;
                 self.state = State::Asks(asking);
-                self.wake_in(net, PATIENCE);
+                self.wake_in(net, net.settings.patience * 1000);
             }
             Next::Grant { token, valid_until } => {
                 net.seen.grants += 1;
@@ -292,7 +294,7 @@ impl Client {
             self.to_all(net, Request::Renew);
             holding.sent = net.now;
             self.state = State::Renews(holding, renewal);
-            self.wake_in(net, PATIENCE.min(left));
+            self.wake_in(net, left.min(net.settings.patience * 1000));
         } else {
             let until_done = holding.done - net.now;
             self.state = State::Holds(holding, places);

@@ -1,10 +1,10 @@
 //! What a node's scripts do: the list in the module above, in Rust.
 
-use super::{Time, Twist};
 use super::super::{
     ballot::{Raise, Vote},
     renewal::Answer,
 };
+use super::{Time, Twist};
 
 /// A client, and which of its ballots.
 pub(super) type Owner = (usize, u64);

@@ -1,13 +1,11 @@
 //! What a client does for nodes that are no members: rounds of looks.
 
+use super::super::guard::{State, Step, step};
 use super::{
-    Time, Twist,
-    client::PATIENCE,
-    duration,
+    Time, Twist, duration,
     net::{Event, Net},
     node::{Clock, Looked},
 };
-use super::super::guard::{State, Step, step};
 
 pub(super) struct Watch {
     round: u64,
@@ -42,7 +40,10 @@ impl Watch {
                 name,
             });
         }
-        net.after(PATIENCE, Event::LookEnds { client, round });
+        net.after(
+            net.settings.patience * 1000,
+            Event::LookEnds { client, round },
+        );
     }
 
     pub(super) fn hears(
@@ -53,7 +54,9 @@ impl Watch {
         looked: Looked,
     ) {
         let nameless = net.settings.twist == Twist::Nameless;
-        let name = looked.joining.map(|name| if nameless { looked.run } else { name });
+        let name = looked
+            .joining
+            .map(|name| if nameless { looked.run } else { name });
         // Of whichever round: the name was there.
         if self.heard[node].map(|(heard, _)| heard) != name || nameless && name.is_none() {
             if !nameless || name.is_some() {
@@ -77,10 +80,15 @@ impl Watch {
             Twist::Impatient => duration(0),
             _ => duration(net.settings.ttl),
         };
-        let states: Vec<_> = (0..net.settings.nodes).map(|node| self.state(node)).collect();
+        let states: Vec<_> = (0..net.settings.nodes)
+            .map(|node| self.state(node))
+            .collect();
         let told = self.looked.iter().flatten();
         let counter = told.map(|looked| looked.counter).max().unwrap_or(0);
-        let members = states.iter().filter(|state| **state == State::Member).count();
+        let members = states
+            .iter()
+            .filter(|state| **state == State::Member)
+            .count();
         for node in 0..states.len() {
             let Some(Looked {
                 joining: Some(name),
@@ -91,7 +99,8 @@ impl Watch {
             };
             match step(&states, node, longest) {
                 Step::Join => {
-                    let few = members < super::super::guard::teachers(super::super::Nodes(states.len()));
+                    let few =
+                        members < super::super::guard::teachers(super::super::Nodes(states.len()));
                     net.seen.founded += u64::from(few);
                     net.send(Event::JoinArrives {
                         node,

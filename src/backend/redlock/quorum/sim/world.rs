@@ -1,5 +1,6 @@
 //! Nodes and clients, and what goes wrong.
 
+use super::super::Nodes;
 use super::{
     Coverage, Crashes, Settings,
     checker::Held,
@@ -7,7 +8,6 @@ use super::{
     net::{Event, Net},
     node::{Clock, Node},
 };
-use super::super::Nodes;
 
 pub(super) struct World {
     net: Net,
