@@ -58,8 +58,6 @@ struct Asking {
     ballot: Ballot,
     asked: Time,
     raises: u32,
-    /// Nodes that took what is being raised, whoever holds there.
-    took: u32,
 }
 
 struct Holding {
@@ -162,7 +160,6 @@ impl Client {
                 self.goes_on(net, asking);
             }
             (State::Asks(mut asking), Reply::Raise(answer)) => {
-                asking.took |= u32::from(answer == Raise::Took) << node;
                 asking.ballot.raised(node, answer);
                 self.goes_on(net, asking);
             }
@@ -195,7 +192,6 @@ impl Client {
             ballot,
             asked: net.now,
             raises: 0,
-            took: 0,
         });
         self.wake_in(net, net.settings.patience * 1000);
     }
@@ -207,15 +203,10 @@ impl Client {
             Next::Wait => self.state = State::Asks(asking),
             Next::Raise { token } if asking.raises < 6 => {
                 self.tag += 1;
-                if net.settings.twist == Twist::RaiseUnowned {
-                    self.to_all(net, Request::Raise { token });
-                } else {
-                    for node in asking.ballot.holds() {
-                        self.send(net, node, Request::Raise { token });
-                    }
+                for node in asking.ballot.holds() {
+                    self.send(net, node, Request::Raise { token });
                 }
                 asking.raises += 1;
-                asking.took = 0;
                 self.state = State::Asks(asking);
                 self.wake_in(net, net.settings.patience * 1000);
             }
@@ -264,9 +255,6 @@ impl Client {
             (Twist::RaiseNotAbove, Next::Raise { token }) => Next::Raise { token: token - 1 },
             (Twist::RaiseNotAbove, Next::Grant { token, .. }) if asking.raises > 0 => {
                 grant(token - 1)
-            }
-            (Twist::RaiseUnowned, Next::Wait) if asking.took.count_ones() as usize >= majority => {
-                grant(ballot.highest())
             }
             (Twist::Half, _) if holds >= nodes / 2 => grant(ballot.highest()),
             (Twist::FromReply, Next::Grant { token, .. }) => Next::Grant {
