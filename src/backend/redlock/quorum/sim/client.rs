@@ -98,17 +98,6 @@ impl Client {
         net.after(delay, Event::Wakes { client, tag });
     }
 
-    /// At least a majority.
-    fn reaches(&mut self, net: &mut Net) {
-        let nodes = net.settings.nodes;
-        self.cut = 0;
-        if net.random.chance(net.settings.cuts) {
-            for _ in 0..net.random.index(Nodes(nodes).majority()) {
-                self.cut |= 1 << net.random.index(nodes);
-            }
-        }
-    }
-
     fn send(&self, net: &mut Net, node: usize, request: Request) {
         if self.cut & (1 << node) != 0 {
             return;
@@ -176,7 +165,7 @@ impl Client {
     fn asks(&mut self, net: &mut Net) {
         self.tag += 1;
         self.ballots += 1;
-        self.reaches(net);
+        self.cut = net.cut();
         let settings = &net.settings;
         let sent = duration(self.clock.at(net.now));
         // So coarse that two clients propose the same now and then.
@@ -276,7 +265,7 @@ impl Client {
         let two_thirds = net.settings.ttl / 3 * 2;
         if left <= two_thirds {
             if net.random.chance(200) {
-                self.reaches(net);
+                self.cut = net.cut();
             }
             let renewal = Renewal::new(places, duration(net.settings.ttl), duration(local));
             self.to_all(net, Request::Renew);

@@ -40,6 +40,8 @@ enum Twist {
     RaiseUnowned,
     /// Who lost its counters votes without learning them again.
     NotLearned,
+    /// It learns them from whoever answers.
+    FewTeachers,
     /// Who lost its memory votes.
     NoGuard,
     /// It votes as soon as it knows the counters again.
@@ -99,7 +101,7 @@ const USUAL: Settings = Settings {
     clients: 3,
     ttl: 400_000,
     lasts: 2_000_000,
-    rests: 150,
+    rests: 250,
     loss: 30,
     slow: 300,
     patience: 50,
@@ -112,6 +114,15 @@ const USUAL: Settings = Settings {
     jumps: false,
     stops: false,
     twist: Twist::None,
+};
+
+/// So seldom asked for that those who remember a token do not tell it to others by a grant.
+const QUIET: Settings = Settings {
+    clients: 2,
+    rests: 1500,
+    lasts: 10_000_000,
+    cuts: 1000,
+    ..USUAL
 };
 
 /// How often what happened: a history in which nothing happens shows nothing.
@@ -182,10 +193,10 @@ fn count(usual: u64) -> u64 {
     asked.map_or(usual, |n| n.parse().expect("a number of histories"))
 }
 
-const WITH_EVERYTHING: [(u64, Settings); 7] = [
-    (40_000, USUAL),
-    (30_000, Settings { nodes: 3, ..USUAL }),
-    (8_000, Settings { nodes: 4, ..USUAL }),
+const WITH_EVERYTHING: [(u64, Settings); 9] = [
+    (36_000, USUAL),
+    (28_000, Settings { nodes: 3, ..USUAL }),
+    (7_000, Settings { nodes: 4, ..USUAL }),
     (
         8_000,
         Settings {
@@ -193,6 +204,8 @@ const WITH_EVERYTHING: [(u64, Settings); 7] = [
             ..USUAL
         },
     ),
+    (5_000, QUIET),
+    (5_000, Settings { nodes: 3, ..QUIET }),
     // Who may wait for long grants by older votes.
     (
         5_000,
