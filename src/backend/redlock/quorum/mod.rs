@@ -85,6 +85,8 @@
 
 pub(crate) mod ballot;
 pub(crate) mod guard;
+#[cfg(test)]
+mod properties;
 pub(crate) mod renewal;
 #[cfg(test)]
 mod sim;

@@ -108,7 +108,8 @@ impl Renewal {
             Outcome::Extended(valid_until(self.sent, self.ttl))
         } else if self.answers.len() - gone < majority {
             Outcome::Lost
-        } else if renewed + open >= majority {
+        } else if renewed + open >= majority || self.answers.len() - gone - open < majority {
+            // Who does not hear that its key was gone takes it for renewed the next time.
             Outcome::Wait
         } else {
             Outcome::Unknown

@@ -14,9 +14,6 @@ use super::{
     watch::Watch,
 };
 
-/// How long a node may take to answer.
-pub(super) const PATIENCE: Time = 50_000;
-
 #[derive(Clone, Copy)]
 pub(super) enum Request {
     Ask { proposal: u64 },
@@ -61,8 +58,6 @@ struct Asking {
     ballot: Ballot,
     asked: Time,
     raises: u32,
-    /// Nodes that took what is being raised, whoever holds there.
-    took: u32,
 }
 
 struct Holding {
@@ -101,17 +96,6 @@ impl Client {
     fn wake_in(&mut self, net: &mut Net, delay: Time) {
         let (client, tag) = (self.at, self.tag);
         net.after(delay, Event::Wakes { client, tag });
-    }
-
-    /// All nodes half of the time, at least a majority mostly.
-    fn reaches(&mut self, net: &mut Net) {
-        let nodes = net.settings.nodes;
-        self.cut = 0;
-        if net.random.chance(500) {
-            for _ in 0..net.random.index(Nodes(nodes).majority()) {
-                self.cut |= 1 << net.random.index(nodes);
-            }
-        }
     }
 
     fn send(&self, net: &mut Net, node: usize, request: Request) {
@@ -165,7 +149,6 @@ impl Client {
                 self.goes_on(net, asking);
             }
             (State::Asks(mut asking), Reply::Raise(answer)) => {
-                asking.took |= u32::from(answer == Raise::Took) << node;
                 asking.ballot.raised(node, answer);
                 self.goes_on(net, asking);
             }
@@ -182,7 +165,7 @@ impl Client {
     fn asks(&mut self, net: &mut Net) {
         self.tag += 1;
         self.ballots += 1;
-        self.reaches(net);
+        self.cut = net.cut();
         let settings = &net.settings;
         let sent = duration(self.clock.at(net.now));
         // So coarse that two clients propose the same now and then.
@@ -198,9 +181,8 @@ impl Client {
             ballot,
             asked: net.now,
             raises: 0,
-            took: 0,
         });
-        self.wake_in(net, PATIENCE);
+        self.wake_in(net, net.settings.patience * 1000);
     }
 
     fn goes_on(&mut self, net: &mut Net, mut asking: Asking) {
@@ -210,23 +192,18 @@ impl Client {
             Next::Wait => self.state = State::Asks(asking),
             Next::Raise { token } if asking.raises < 6 => {
                 self.tag += 1;
-                if net.settings.twist == Twist::RaiseUnowned {
-                    self.to_all(net, Request::Raise { token });
-                } else {
-                    for node in asking.ballot.holds() {
-                        self.send(net, node, Request::Raise { token });
-                    }
+                for node in asking.ballot.holds() {
+                    self.send(net, node, Request::Raise { token });
                 }
                 asking.raises += 1;
-                asking.took = 0;
                 self.state = State::Asks(asking);
-                self.wake_in(net, PATIENCE);
+                self.wake_in(net, net.settings.patience * 1000);
             }
             Next::Grant { token, valid_until } => {
                 net.seen.grants += 1;
                 net.seen.raised += u64::from(asking.raises > 0);
                 self.last = self.last.max(token);
-                let wants = [5, 20, 60, 700][net.random.index(4)];
+                let wants = [5, 20, 60, net.settings.holds][net.random.index(4)];
                 let held = Held {
                     asked: asking.asked,
                     from: net.now,
@@ -268,9 +245,6 @@ impl Client {
             (Twist::RaiseNotAbove, Next::Grant { token, .. }) if asking.raises > 0 => {
                 grant(token - 1)
             }
-            (Twist::RaiseUnowned, Next::Wait) if asking.took.count_ones() as usize >= majority => {
-                grant(ballot.highest())
-            }
             (Twist::Half, _) if holds >= nodes / 2 => grant(ballot.highest()),
             (Twist::FromReply, Next::Grant { token, .. }) => Next::Grant {
                 token,
@@ -291,13 +265,13 @@ impl Client {
         let two_thirds = net.settings.ttl / 3 * 2;
         if left <= two_thirds {
             if net.random.chance(200) {
-                self.reaches(net);
+                self.cut = net.cut();
             }
             let renewal = Renewal::new(places, duration(net.settings.ttl), duration(local));
             self.to_all(net, Request::Renew);
             holding.sent = net.now;
             self.state = State::Renews(holding, renewal);
-            self.wake_in(net, PATIENCE.min(left));
+            self.wake_in(net, left.min(net.settings.patience * 1000));
         } else {
             let until_done = holding.done - net.now;
             self.state = State::Holds(holding, places);

@@ -1,13 +1,17 @@
 //! That the simulation finds mistakes: each rule, taken away or weakened, shows.
 
-use super::*;
+use super::{
+    super::ballot::{Raise, Vote},
+    node::Node,
+    *,
+};
 
 /// Fewer nodes, so that more depends on each.
 const THREE: Settings = Settings { nodes: 3, ..USUAL };
 
 fn twisted(twist: Twist, settings: Settings) -> Found {
     let settings = Settings { twist, ..settings };
-    let (found, seen, seed) = histories(settings, 7 << 32, 1500);
+    let (found, seen, seed) = histories(settings, 7 << 32, 3000);
     println!("{twist:?} {seed:?}: {found:?} {seen:?}");
     found
 }
@@ -40,12 +44,7 @@ fn two_hold_if_a_ballot_has_the_name_of_the_one_before() {
 
 #[test]
 fn weaker_rules_of_tokens_repeat_or_invert_them() {
-    for twist in [
-        Twist::Highest,
-        Twist::Proposal,
-        Twist::RaiseNotAbove,
-        Twist::RaiseUnowned,
-    ] {
+    for twist in [Twist::Highest, Twist::Proposal, Twist::RaiseNotAbove] {
         let found = twisted(twist, THREE);
         assert!(found.inverted > 0, "{twist:?}");
         assert_eq!(found.doubles, 0, "{twist:?}");
@@ -54,9 +53,12 @@ fn weaker_rules_of_tokens_repeat_or_invert_them() {
 
 #[test]
 fn tokens_go_back_if_lost_counters_are_not_learned() {
-    let found = twisted(Twist::NotLearned, THREE);
-    assert!(found.overtaken > 0);
-    assert_eq!(found.doubles, 0);
+    let settings = Settings { nodes: 3, ..QUIET };
+    for twist in [Twist::NotLearned, Twist::FewTeachers] {
+        let found = twisted(twist, settings);
+        assert!(found.overtaken > 0, "{twist:?}");
+        assert_eq!(found.doubles, 0, "{twist:?}");
+    }
 }
 
 #[test]
@@ -70,4 +72,37 @@ fn an_owner_whose_clock_stood_still_hears_of_another() {
     };
     assert_eq!(twisted(Twist::None, settings).spanned, 0);
     assert!(twisted(Twist::CountsAdded, settings).spanned > 0);
+}
+
+/// Too rare to be met by chance: an owner whose ballot ends late, on a node where it had asked
+/// before another raised its counter.
+#[test]
+fn tokens_go_back_if_counters_are_raised_where_the_key_is_not_held() {
+    let last_of_both = |twist| {
+        let mut nodes = [5, 9, 0].map(Node::with_counter);
+        let ask = |nodes: &mut [Node; 3], at: usize, owner, proposal| {
+            nodes[at].ask(0, Twist::None, owner, 1000, proposal)
+        };
+        let (slow, quick) = ((0, 1), (1, 1));
+        let took = |took, seen| Vote::Granted { took, seen };
+        assert_eq!(ask(&mut nodes, 2, slow, 8), took(true, 8));
+        assert_eq!(ask(&mut nodes, 0, quick, 6), took(true, 6));
+        assert_eq!(ask(&mut nodes, 1, quick, 6), took(false, 9));
+        // What is sent to the first is lost.
+        let raised = [1, 2].map(|at| nodes[at].raise(0, twist, quick, 10));
+        nodes.iter_mut().for_each(|node| node.release(quick));
+        assert_eq!(
+            ask(&mut nodes, 0, slow, 8),
+            took(true, 8),
+            "a majority took 8"
+        );
+        raised
+    };
+    let twisted = last_of_both(Twist::RaiseUnowned);
+    assert_eq!(
+        twisted,
+        [Raise::Took, Raise::Took],
+        "10 was granted before 8"
+    );
+    assert_eq!(last_of_both(Twist::None), [Raise::Took, Raise::NotHeld]);
 }

@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use super::super::Nodes;
 use super::{
     Coverage, Settings, Time,
     checker::Held,
@@ -105,6 +106,19 @@ impl Net {
         self.now = key >> NUMBER;
         let number = key & ((1 << NUMBER) - 1);
         self.events[number as usize].take()
+    }
+
+    /// Nodes that a client does not reach for now; it reaches a majority at least.
+    pub(super) fn cut(&mut self) -> u32 {
+        let nodes = self.settings.nodes;
+        let minority = nodes - Nodes(nodes).majority();
+        let mut cut = 0;
+        if self.random.chance(self.settings.cuts) {
+            for _ in 0..self.random.index(minority + 1) {
+                cut |= 1 << self.random.index(nodes);
+            }
+        }
+        cut
     }
 
     /// Messages are late, lost, and overtake each other.

@@ -63,6 +63,13 @@ pub(super) struct Looked {
 }
 
 impl Node {
+    pub(super) fn with_counter(counter: u64) -> Self {
+        let mut node = Self::default();
+        node.data.counter = counter;
+        node.starts_as_member();
+        node
+    }
+
     pub(super) fn is_member(&self) -> bool {
         self.data.member == Some(self.run)
     }

@@ -1,10 +1,11 @@
 //! What a client does for nodes that are no members: rounds of looks.
 
-use super::super::guard::{State, Step, step};
+use super::super::{
+    Nodes,
+    guard::{State, Step, step, teachers},
+};
 use super::{
-    Time, Twist,
-    client::PATIENCE,
-    duration,
+    Time, Twist, duration,
     net::{Event, Net},
     node::{Clock, Looked},
 };
@@ -33,7 +34,8 @@ impl Watch {
         self.sent = clock.at(net.now);
         self.looked.fill(None);
         let round = self.round;
-        for node in 0..net.settings.nodes {
+        let cut = net.cut();
+        for node in (0..net.settings.nodes).filter(|node| cut & (1 << node) == 0) {
             let name = net.random.below(u64::MAX);
             net.send(Event::LookArrives {
                 client,
@@ -42,7 +44,10 @@ impl Watch {
                 name,
             });
         }
-        net.after(PATIENCE, Event::LookEnds { client, round });
+        net.after(
+            net.settings.patience * 1000,
+            Event::LookEnds { client, round },
+        );
     }
 
     pub(super) fn hears(
@@ -57,10 +62,9 @@ impl Watch {
             .joining
             .map(|name| if nameless { looked.run } else { name });
         // Of whichever round: the name was there.
-        if self.heard[node].map(|(heard, _)| heard) != name || nameless && name.is_none() {
-            if !nameless || name.is_some() {
-                self.heard[node] = name.map(|name| (name, clock.at(net.now)));
-            }
+        let is_news = name.is_some() || !nameless;
+        if is_news && self.heard[node].map(|(heard, _)| heard) != name {
+            self.heard[node] = name.map(|name| (name, clock.at(net.now)));
         }
         if round == self.round {
             self.looked[node] = Some(looked);
@@ -79,7 +83,7 @@ impl Watch {
             Twist::Impatient => duration(0),
             _ => duration(net.settings.ttl),
         };
-        let states: Vec<_> = (0..net.settings.nodes)
+        let states: Vec<_> = (0..self.looked.len())
             .map(|node| self.state(node))
             .collect();
         let told = self.looked.iter().flatten();
@@ -88,19 +92,16 @@ impl Watch {
             .iter()
             .filter(|state| **state == State::Member)
             .count();
-        for node in 0..states.len() {
-            let Some(Looked {
-                joining: Some(name),
-                ..
-            }) = self.looked[node]
-            else {
+        let founds = members < teachers(Nodes(states.len()));
+        let few = net.settings.twist == Twist::FewTeachers;
+        for (node, looked) in self.looked.iter().enumerate() {
+            let Some(name) = looked.and_then(|looked| looked.joining) else {
                 continue;
             };
             match step(&states, node, longest) {
-                Step::Join => {
-                    let few =
-                        members < super::super::guard::teachers(super::super::Nodes(states.len()));
-                    net.seen.founded += u64::from(few);
+                Step::TooFew if !few => net.seen.too_few += 1,
+                Step::Join | Step::TooFew => {
+                    net.seen.founded += u64::from(founds);
                     net.send(Event::JoinArrives {
                         node,
                         name,
@@ -108,7 +109,6 @@ impl Watch {
                     });
                 }
                 Step::Watch(_) => net.seen.guarded += 1,
-                Step::TooFew => net.seen.too_few += 1,
                 Step::Nothing => {}
             }
         }
