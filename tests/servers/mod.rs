@@ -15,6 +15,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod clock;
 pub mod etcd;
 pub mod foreign;
 pub mod jute;
@@ -29,6 +30,7 @@ pub mod zookeeper;
 
 pub use self::{
     certificates::Certificates,
+    clock::Clock,
     etcd::Etcd,
     foreign::ForeignClient,
     process::Process,

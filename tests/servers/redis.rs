@@ -24,6 +24,7 @@ pub struct RedisServer {
     port: u16,
     tls: Option<(u16, Certificates)>,
     options: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     /// `None` while it is down.
     process: Mutex<Option<Process>>,
 }
@@ -36,22 +37,28 @@ impl RedisServer {
 
     /// The same with these options, such as `&["--appendonly", "yes", "--appendfsync", "always"]`.
     pub fn start_with(options: &[&str]) -> Self {
-        Self::launch(options, false)
+        Self::launch(options, false, Vec::new())
+    }
+
+    /// A server without persistence, with this in its environment.
+    pub fn start_in(environment: Vec<(&'static str, PathBuf)>) -> Self {
+        Self::launch(&[], false, environment)
     }
 
     /// A server that speaks TLS too, with a root certificate of its own. It asks for no client
     /// certificate, unless the options say `--tls-auth-clients yes`.
     pub fn start_tls(options: &[&str]) -> Self {
-        Self::launch(options, true)
+        Self::launch(options, true, Vec::new())
     }
 
-    fn launch(options: &[&str], tls: bool) -> Self {
+    fn launch(options: &[&str], tls: bool, environment: Vec<(&'static str, PathBuf)>) -> Self {
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let mut this = Self {
             dir: ScratchDir::new(),
             port: 0,
             tls: tls.then(|| (0, Certificates::new())),
             options,
+            environment,
             process: Mutex::new(None),
         };
         for _ in 0..20 {
@@ -77,6 +84,7 @@ impl RedisServer {
                 "PATH",
                 std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin",
             )
+            .envs(self.environment.iter().cloned())
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .args(["--enable-debug-command", "yes", "--daemonize", "no"])

@@ -19,6 +19,11 @@ impl RedLockServers {
         Self((0..count).map(start).collect())
     }
 
+    /// These.
+    pub fn of(nodes: Vec<RedisServer>) -> Self {
+        Self(nodes)
+    }
+
     /// `redlock://..`, with all of them.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.iter().map(|node| node.address().to_string()).collect();

@@ -1,0 +1,153 @@
+//! The network between us and the nodes loses, delays and reorders.
+
+use std::time::Duration;
+
+use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, RedLockBackend};
+
+use crate::{
+    servers::{RedLockServers, TcpProxy},
+    support::{
+        LONG, SLACK, connect, deploy, hold, key, kind, patient, renewed, standing, timed, try_it,
+        until, until_nothing_is_left,
+    },
+};
+
+/// A client whose connections all go through proxies, a node each.
+async fn behind_proxies(nodes: usize) -> (RedLockServers, Vec<TcpProxy>, RedLockBackend) {
+    let (servers, _) = deploy(nodes).await;
+    let start = |node: &crate::servers::RedisServer| TcpProxy::start(node.address());
+    let proxies: Vec<_> = servers.iter().map(start).collect();
+    let backend = RedLockBackend::builder_of(proxies.iter().map(TcpProxy::redis_url))
+        .with_max_ttl(LONG)
+        .with_node_timeout(Duration::from_millis(100))
+        .connect()
+        .await
+        .unwrap();
+    backend.until_voting().await.unwrap();
+    // The nodes know every script.
+    hold(&backend, &key(0)).await.release().await.unwrap();
+    (servers, proxies, backend)
+}
+
+/// What was asked is done, and nobody hears of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_whose_replies_were_lost_is_undone() {
+    let (servers, proxies, backend) = behind_proxies(5).await;
+    for proxy in &proxies {
+        proxy.drop_down();
+    }
+    let (refused, took) = timed(try_it(&backend, &key(1))).await;
+    assert_eq!(kind(refused), BackendErrorKind::Unavailable);
+    assert!(took < Duration::from_millis(1500) + SLACK, "{took:?}");
+    // The undo gets through, also without replies.
+    until_nothing_is_left(&servers, SLACK).await;
+    for proxy in &proxies {
+        proxy.heal();
+    }
+    until("it works again", async || try_it(&backend, &key(1)).await.is_ok()).await;
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// Where the replies of two are lost the other three are enough, and the two are not forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_replies_of_a_minority_leave_nothing() {
+    let (servers, proxies, backend) = behind_proxies(5).await;
+    proxies[0].drop_down();
+    proxies[4].drop_down();
+    let lease = hold(&backend, &key(1)).await;
+    until("all have it", async || {
+        standing(&servers, &[0, 1, 2, 3, 4], &key(1)) == 5
+    })
+    .await;
+    lease.renew().await.unwrap();
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// What was sent and given up arrives after all that was sent later, over other connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ask_that_comes_late_does_nothing() {
+    let (servers, proxies, backend) = behind_proxies(3).await;
+    for proxy in &proxies {
+        proxy.strand();
+    }
+    let (refused, took) = timed(try_it(&backend, &key(1))).await;
+    assert_eq!(kind(refused), BackendErrorKind::Unavailable);
+    assert!(took < Duration::from_millis(1500) + SLACK, "{took:?}");
+    // New connections pass: the key goes to somebody else, whom nothing disturbs.
+    let other = connect(&servers).await;
+    let lease = hold(&other, &key(1)).await;
+    until("it works again", async || match try_it(&backend, &key(2)).await {
+        Ok(lease) => lease.release().await.is_ok(),
+        Err(_) => false,
+    })
+    .await;
+    for proxy in &proxies {
+        proxy.heal();
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    lease.renew().await.unwrap();
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// Which side of a split has the majority can lock; the other learns that it cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_side_of_a_split_goes_on() {
+    let (servers, proxies, cut_off) = behind_proxies(5).await;
+    let lease = hold(&cut_off, &key(1)).await;
+    let other = connect(&servers).await;
+    for proxy in &proxies[..3] {
+        proxy.black_hole();
+        proxy.reset();
+    }
+    until("it is cut off", async || {
+        kind(try_it(&cut_off, &key(2)).await) == BackendErrorKind::Unavailable
+    })
+    .await;
+    // Held until its lease ends, whoever can be asked.
+    assert_eq!(
+        kind(try_it(&other, &key(1)).await),
+        BackendErrorKind::Contended
+    );
+    hold(&other, &key(2)).await.release().await.unwrap();
+    assert_eq!(kind(lease.renew().await), BackendErrorKind::Unavailable);
+    assert_eq!(lease.lost().get(), None);
+    for proxy in &proxies[..3] {
+        proxy.heal();
+        proxy.reset();
+    }
+    renewed(&lease).await;
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// Resets in the middle of everything: no error lasts, no lock is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn resets_in_the_middle_of_everything_leave_nothing() {
+    let (servers, proxies, backend) = behind_proxies(3).await;
+    let chaos = tokio::spawn(async move {
+        for n in 0..60 {
+            tokio::time::sleep(Duration::from_millis(fastrand_ms(n))).await;
+            proxies[n % 3].reset();
+        }
+        proxies
+    });
+    let mut granted = 0;
+    while !chaos.is_finished() {
+        if let Ok(lease) = backend.acquire(&patient(&key(1), LONG)).await {
+            granted += 1;
+            let _ = lease.renew().await;
+            let _ = lease.release().await;
+        }
+    }
+    println!("{granted} grants between 60 resets");
+    assert!(granted > 20, "{granted}");
+    let _proxies = chaos.await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// Uneven, and the same in every run.
+fn fastrand_ms(n: usize) -> u64 {
+    5 + (n as u64 * 7919) % 30
+}
