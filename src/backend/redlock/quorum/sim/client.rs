@@ -1,8 +1,11 @@
 //! A client that acquires, renews, and gives back, again and again.
 
+use std::time::Duration;
+
 use super::super::{
     Nodes,
     ballot::{Ballot, Next, Raise, Vote},
+    drift_margin,
     renewal::{Answer, Outcome, Places, Renewal},
 };
 use super::{
@@ -250,6 +253,10 @@ impl Client {
                 token,
                 valid_until: duration(self.clock.at(net.now) + net.settings.ttl),
             },
+            (Twist::NoMargin, Next::Grant { token, valid_until }) => Next::Grant {
+                token,
+                valid_until: valid_until + margin(&net.settings),
+            },
             _ => next,
         }
     }
@@ -286,8 +293,11 @@ impl Client {
         }
         match renewal.outcome() {
             Outcome::Wait => self.state = State::Renews(holding, renewal),
-            Outcome::Extended(until) => {
+            Outcome::Extended(mut until) => {
                 net.seen.renewals += 1;
+                if net.settings.twist == Twist::NoMargin {
+                    until += margin(&net.settings);
+                }
                 let until = until.as_micros() as Time;
                 holding.valid_until = holding.valid_until.max(until);
                 holding.held.extended = holding.sent;
@@ -334,4 +344,8 @@ impl Client {
             _ => {}
         }
     }
+}
+
+fn margin(settings: &Settings) -> Duration {
+    drift_margin(duration(settings.ttl))
 }

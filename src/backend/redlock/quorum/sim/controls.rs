@@ -38,6 +38,13 @@ fn two_hold_if_leases_count_from_the_answer() {
 }
 
 #[test]
+fn two_hold_if_clocks_drift_and_there_is_no_margin() {
+    let settings = Settings { nodes: 3, ..LONG };
+    assert_eq!(twisted(Twist::None, settings).doubles, 0);
+    assert!(twisted(Twist::NoMargin, settings).doubles > 0);
+}
+
+#[test]
 fn two_hold_if_a_ballot_has_the_name_of_the_one_before() {
     assert!(twisted(Twist::OneName, THREE).doubles > 0);
 }
