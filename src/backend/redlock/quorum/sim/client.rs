@@ -22,6 +22,7 @@ pub(super) enum Request {
     Ask { proposal: u64 },
     Raise { token: u64 },
     Renew,
+    Back,
     Release,
 }
 
@@ -41,6 +42,7 @@ pub(super) struct Client {
     pub(super) watch: Watch,
     /// Nodes that it does not reach.
     cut: u32,
+    acquires: u64,
     ballots: u64,
     /// Of what is under way: answers to what came before do not count.
     tag: u64,
@@ -82,6 +84,7 @@ impl Client {
             stands_until: 0,
             watch: Watch::new(settings.nodes),
             cut: 0,
+            acquires: 1,
             ballots: 0,
             tag: 0,
             last: 0,
@@ -90,9 +93,14 @@ impl Client {
     }
 
     fn owner(&self, net: &Net) -> Owner {
-        match net.settings.twist {
-            Twist::OneName => (self.at, 1),
-            _ => (self.at, self.ballots),
+        let ballot = match net.settings.twist {
+            Twist::OneName => 1,
+            _ => self.ballots,
+        };
+        Owner {
+            client: self.at,
+            acquire: self.acquires,
+            ballot,
         }
     }
 
@@ -225,7 +233,12 @@ impl Client {
             Next::Raise { .. } | Next::Refuse { .. } => {
                 net.seen.refused += 1;
                 self.last = self.last.max(asking.ballot.highest());
-                self.gives_back(net);
+                // Most ask again.
+                if net.random.chance(300) {
+                    self.gives_up(net);
+                } else {
+                    self.gives_back(net, Request::Back);
+                }
             }
         }
     }
@@ -319,7 +332,7 @@ impl Client {
 
     fn ends_holding(&mut self, net: &mut Net, holding: Holding) {
         self.notes(net, holding);
-        self.gives_back(net);
+        self.gives_up(net);
     }
 
     /// It counted on it until it gave it back, or its end by its own clock, whichever was first:
@@ -330,9 +343,14 @@ impl Client {
         net.history.push(holding.held);
     }
 
-    fn gives_back(&mut self, net: &mut Net) {
+    fn gives_up(&mut self, net: &mut Net) {
+        self.gives_back(net, Request::Release);
+        self.acquires += 1;
+    }
+
+    fn gives_back(&mut self, net: &mut Net, request: Request) {
         self.tag += 1;
-        self.to_all(net, Request::Release);
+        self.to_all(net, request);
         self.state = State::Rests;
         let pause = net.random.millis(1, net.settings.rests);
         self.wake_in(net, pause);

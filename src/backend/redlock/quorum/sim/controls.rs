@@ -2,7 +2,7 @@
 
 use super::{
     super::ballot::{Raise, Vote},
-    node::Node,
+    node::{Node, Owner},
     *,
 };
 
@@ -90,7 +90,11 @@ fn tokens_go_back_if_counters_are_raised_where_the_key_is_not_held() {
         let ask = |nodes: &mut [Node; 3], at: usize, owner, proposal| {
             nodes[at].ask(0, Twist::None, owner, 1000, proposal)
         };
-        let (slow, quick) = ((0, 1), (1, 1));
+        let owner = |client| Owner {
+            client,
+            ..Owner::default()
+        };
+        let (slow, quick) = (owner(0), owner(1));
         let took = |took, seen| Vote::Granted { took, seen };
         assert_eq!(ask(&mut nodes, 2, slow, 8), took(true, 8));
         assert_eq!(ask(&mut nodes, 0, quick, 6), took(true, 6));
