@@ -79,7 +79,8 @@
 //!
 //! A ttl above the client's longest is refused before anything is sent. Clients may differ about it:
 //! the longest ttl that a node granted is told like its counters, and the guard waits for whichever
-//! is longer, the client's or what it was told.
+//! is longer, the client's or what it was told. Where all nodes have forgotten it, the client's is
+//! all there is.
 //!
 //! # What is not caught
 //!
