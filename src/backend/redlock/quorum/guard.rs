@@ -63,7 +63,8 @@ pub(crate) enum Step {
     Join,
 }
 
-/// `longest` is the longest ttl that any client of the deployment may ask for.
+/// `longest` is the longest ttl that any client of the deployment may ask for, and that any node
+/// told that it granted.
 pub(crate) fn step(states: &[State], node: usize, longest: Duration) -> Step {
     let State::Joining { watched } = states[node] else {
         return Step::Nothing;

@@ -34,12 +34,13 @@
 //!
 //! # What a node keeps
 //!
-//! - The key, with the owner's name as its value, and a ttl. **The name is of one ballot**: who was
-//!   refused asks again under a new one. A release of the first ballot that comes late would
-//!   otherwise take a vote of the second away after it was counted.
+//! - The key, with the owner and the number of its ballot as its value, and a ttl. **The number
+//!   matters**: who was refused asks again in another ballot, and what gives back the first, if it
+//!   comes late, would otherwise take a vote of the second away after it was counted.
 //! - One hash, without an end: the marker of a member (`run_id`), that of joining (`run_id` and a
-//!   name), and the counters, a fixed number of them for all keys. In one hash, since the counters
-//!   must not be lost without the marker. A server that evicts is refused.
+//!   name), the counters, a fixed number of them for all keys, and the longest ttl that was granted.
+//!   In one hash, since the counters must not be lost without the marker. A server that evicts is
+//!   refused.
 //! - Tombstones of owners, where a request may come later than its undo.
 //!
 //! # What its scripts do
@@ -48,34 +49,38 @@
 //! (`INFO server`): a connection through a proxy may outlive the process. "Member" means that the
 //! marker is there, with this `run_id`.
 //!
-//! - **ask** (owner, ttl, proposal). No member: `Abstains`, and nothing is written. Tombstone, or
-//!   another value in the key: `Held`, with its remaining time and the counter; the counter is not
-//!   raised. Else the key is set to the owner with the whole ttl, also if the owner had it; *then*
-//!   `took` = proposal > counter, strictly, and if so counter = proposal. Answer `Granted` with
-//!   `took` and the counter as it is now. Asked twice, the second says that it did not take: a
-//!   counter equal to the proposal may be another's.
-//! - **raise** (owner, token), sent to the nodes of [`ballot::Ballot::holds`] alone. No member, or
-//!   the key's value is not the owner: `NotHeld`, nothing is written. Token > counter, strictly:
-//!   counter = token, `Took`. Else `TooLow` with the counter. The ttl stays as it is.
-//! - **renew** (owner, ttl). No member: `Abstains`. Tombstone, or another value: `Lost`. The owner's
-//!   value: the whole ttl again, `Renewed`. No key: set with the whole ttl, `Added`. Counters are
-//!   left alone.
-//! - **release** (owner), to all nodes, also those that did not answer, members or not: deletes the
-//!   key if its value is the owner.
+//! - **ask** (owner, ballot, ttl, proposal). No member: `Abstains`, and nothing is written.
+//!   Tombstone, or a key of another, or of a later ballot of this owner: `Held`, with its remaining
+//!   time and the counter; the counter is not raised. Else the key is set to this ballot with the
+//!   whole ttl, also if the owner had it; *then* `took` = proposal > counter, strictly, and if so
+//!   counter = proposal. Answer `Granted` with `took` and the counter as it is now. Asked twice, the
+//!   second says that it did not take: a counter equal to the proposal may be another's.
+//! - **raise** (owner, ballot, token), sent to the nodes of [`ballot::Ballot::holds`] alone. No
+//!   member, or the key is not of this ballot: `NotHeld`, nothing is written. Token > counter,
+//!   strictly: counter = token, `Took`. Else `TooLow` with the counter. The ttl stays as it is.
+//! - **renew** (owner, ballot, ttl). No member: `Abstains`. Tombstone, or another value: `Lost`. The
+//!   key of this ballot: the whole ttl again, `Renewed`. No key: set with the whole ttl, `Added`.
+//!   Counters are left alone.
+//! - **back** (owner, ballot), to all nodes, also those that did not answer, members or not: deletes
+//!   the key if it is of this ballot. **release** (owner), when nothing more is asked for it: if it
+//!   is of this owner.
 //! - **look** (name). No marker of this `run_id`, neither of a member nor of joining: joining is set
 //!   to `run_id` and this name, a new random one. Answer: member, or joining with the name that
-//!   stands there; and all counters, whichever it is.
-//! - **join** (name, counters). Only if joining is `run_id` and this name: every counter = the
-//!   higher of its own and the one given, member = `run_id`, joining goes. Else nothing.
+//!   stands there; and all numbers, whichever it is.
+//! - **join** (name, numbers). Only if joining is `run_id` and this name: every number = the higher
+//!   of its own and the one given, member = `run_id`, joining goes. Else nothing.
+//!
+//! Who reserves several tokens at once has the counter raised to the last of them.
 //!
 //! An ask or a renewal gives the key to an owner that may be gone by then. It harms nobody's lock,
 //! but keeps others waiting for a ttl. So it must not come after its release: the same connection
 //! while that lives; else the old connection killed at the server before the release, or a tombstone
 //! of the owner set by the release, for longer than a request may be under way.
 //!
-//! A ttl above the deployment's longest is refused before anything is sent. All clients of a
-//! deployment must have the same longest ttl: the guard waits for that of the client that makes a
-//! node a member.
+//! A ttl above the client's longest is refused before anything is sent. Clients may differ about it:
+//! the longest ttl that a node granted is told like its counters, and the guard waits for whichever
+//! is longer, the client's or what it was told. Where all nodes have forgotten it, the client's is
+//! all there is.
 //!
 //! # What is not caught
 //!

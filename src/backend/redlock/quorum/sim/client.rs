@@ -1,8 +1,11 @@
 //! A client that acquires, renews, and gives back, again and again.
 
+use std::time::Duration;
+
 use super::super::{
     Nodes,
     ballot::{Ballot, Next, Raise, Vote},
+    drift_margin,
     renewal::{Answer, Outcome, Places, Renewal},
 };
 use super::{
@@ -19,6 +22,7 @@ pub(super) enum Request {
     Ask { proposal: u64 },
     Raise { token: u64 },
     Renew,
+    Back,
     Release,
 }
 
@@ -38,6 +42,7 @@ pub(super) struct Client {
     pub(super) watch: Watch,
     /// Nodes that it does not reach.
     cut: u32,
+    acquires: u64,
     ballots: u64,
     /// Of what is under way: answers to what came before do not count.
     tag: u64,
@@ -79,6 +84,7 @@ impl Client {
             stands_until: 0,
             watch: Watch::new(settings.nodes),
             cut: 0,
+            acquires: 1,
             ballots: 0,
             tag: 0,
             last: 0,
@@ -87,9 +93,14 @@ impl Client {
     }
 
     fn owner(&self, net: &Net) -> Owner {
-        match net.settings.twist {
-            Twist::OneName => (self.at, 1),
-            _ => (self.at, self.ballots),
+        let ballot = match net.settings.twist {
+            Twist::OneName => 1,
+            _ => self.ballots,
+        };
+        Owner {
+            client: self.at,
+            acquire: self.acquires,
+            ballot,
         }
     }
 
@@ -222,7 +233,12 @@ impl Client {
             Next::Raise { .. } | Next::Refuse { .. } => {
                 net.seen.refused += 1;
                 self.last = self.last.max(asking.ballot.highest());
-                self.gives_back(net);
+                // Most ask again.
+                if net.random.chance(300) {
+                    self.gives_up(net);
+                } else {
+                    self.gives_back(net, Request::Back);
+                }
             }
         }
     }
@@ -249,6 +265,10 @@ impl Client {
             (Twist::FromReply, Next::Grant { token, .. }) => Next::Grant {
                 token,
                 valid_until: duration(self.clock.at(net.now) + net.settings.ttl),
+            },
+            (Twist::NoMargin, Next::Grant { token, valid_until }) => Next::Grant {
+                token,
+                valid_until: valid_until + margin(&net.settings),
             },
             _ => next,
         }
@@ -286,8 +306,11 @@ impl Client {
         }
         match renewal.outcome() {
             Outcome::Wait => self.state = State::Renews(holding, renewal),
-            Outcome::Extended(until) => {
+            Outcome::Extended(mut until) => {
                 net.seen.renewals += 1;
+                if net.settings.twist == Twist::NoMargin {
+                    until += margin(&net.settings);
+                }
                 let until = until.as_micros() as Time;
                 holding.valid_until = holding.valid_until.max(until);
                 holding.held.extended = holding.sent;
@@ -309,7 +332,7 @@ impl Client {
 
     fn ends_holding(&mut self, net: &mut Net, holding: Holding) {
         self.notes(net, holding);
-        self.gives_back(net);
+        self.gives_up(net);
     }
 
     /// It counted on it until it gave it back, or its end by its own clock, whichever was first:
@@ -320,9 +343,14 @@ impl Client {
         net.history.push(holding.held);
     }
 
-    fn gives_back(&mut self, net: &mut Net) {
+    fn gives_up(&mut self, net: &mut Net) {
+        self.gives_back(net, Request::Release);
+        self.acquires += 1;
+    }
+
+    fn gives_back(&mut self, net: &mut Net, request: Request) {
         self.tag += 1;
-        self.to_all(net, Request::Release);
+        self.to_all(net, request);
         self.state = State::Rests;
         let pause = net.random.millis(1, net.settings.rests);
         self.wake_in(net, pause);
@@ -334,4 +362,8 @@ impl Client {
             _ => {}
         }
     }
+}
+
+fn margin(settings: &Settings) -> Duration {
+    drift_margin(duration(settings.ttl))
 }

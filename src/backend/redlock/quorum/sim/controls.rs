@@ -2,7 +2,7 @@
 
 use super::{
     super::ballot::{Raise, Vote},
-    node::Node,
+    node::{Node, Owner},
     *,
 };
 
@@ -35,6 +35,13 @@ fn two_hold_by_half_of_the_nodes() {
 #[test]
 fn two_hold_if_leases_count_from_the_answer() {
     assert!(twisted(Twist::FromReply, THREE).doubles > 0);
+}
+
+#[test]
+fn two_hold_if_clocks_drift_and_there_is_no_margin() {
+    let settings = Settings { nodes: 3, ..LONG };
+    assert_eq!(twisted(Twist::None, settings).doubles, 0);
+    assert!(twisted(Twist::NoMargin, settings).doubles > 0);
 }
 
 #[test]
@@ -83,7 +90,11 @@ fn tokens_go_back_if_counters_are_raised_where_the_key_is_not_held() {
         let ask = |nodes: &mut [Node; 3], at: usize, owner, proposal| {
             nodes[at].ask(0, Twist::None, owner, 1000, proposal)
         };
-        let (slow, quick) = ((0, 1), (1, 1));
+        let owner = |client| Owner {
+            client,
+            ..Owner::default()
+        };
+        let (slow, quick) = (owner(0), owner(1));
         let took = |took, seen| Vote::Granted { took, seen };
         assert_eq!(ask(&mut nodes, 2, slow, 8), took(true, 8));
         assert_eq!(ask(&mut nodes, 0, quick, 6), took(true, 6));

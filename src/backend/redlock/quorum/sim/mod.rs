@@ -54,6 +54,8 @@ enum Twist {
     Half,
     /// The lease counts from the answer.
     FromReply,
+    /// No margin is left for clocks that drift.
+    NoMargin,
     /// An owner that was refused asks again under the same name.
     OneName,
 }
@@ -125,6 +127,14 @@ const QUIET: Settings = Settings {
     ..USUAL
 };
 
+/// So long a ttl that drift tells, and leases that run out.
+const LONG: Settings = Settings {
+    ttl: 4_000_000,
+    lasts: 15_000_000,
+    holds: 8000,
+    ..USUAL
+};
+
 /// How often what happened: a history in which nothing happens shows nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Coverage {
@@ -193,7 +203,7 @@ fn count(usual: u64) -> u64 {
     asked.map_or(usual, |n| n.parse().expect("a number of histories"))
 }
 
-const WITH_EVERYTHING: [(u64, Settings); 9] = [
+const WITH_EVERYTHING: [(u64, Settings); 10] = [
     (36_000, USUAL),
     (28_000, Settings { nodes: 3, ..USUAL }),
     (7_000, Settings { nodes: 4, ..USUAL }),
@@ -204,6 +214,7 @@ const WITH_EVERYTHING: [(u64, Settings); 9] = [
             ..USUAL
         },
     ),
+    (3_000, Settings { nodes: 3, ..LONG }),
     (5_000, QUIET),
     (5_000, Settings { nodes: 3, ..QUIET }),
     // Who may wait for long grants by older votes.

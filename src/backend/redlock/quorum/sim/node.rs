@@ -6,8 +6,19 @@ use super::super::{
 };
 use super::{Time, Twist};
 
-/// A client, and which of its ballots.
-pub(super) type Owner = (usize, u64);
+/// One acquire of a client, in one of its ballots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) client: usize,
+    pub(super) acquire: u64,
+    pub(super) ballot: u64,
+}
+
+impl Owner {
+    fn is_same_acquire(self, other: Self) -> bool {
+        (self.client, self.acquire) == (other.client, other.acquire)
+    }
+}
 
 /// A clock that runs at a rate of its own, and may be set.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +50,7 @@ pub(super) struct Node {
     pub(super) data: Data,
     /// What is on its disk.
     pub(super) snapshot: Data,
-    /// Of each client the last ballot that was undone.
+    /// Of each client the last acquire that was undone.
     pub(super) tombstones: Option<Vec<u64>>,
 }
 
@@ -84,9 +95,9 @@ impl Node {
         (left > 0).then_some((owner, left))
     }
 
-    fn is_undone(&self, (client, ballot): Owner) -> bool {
+    fn is_undone(&self, owner: Owner) -> bool {
         let undone = self.tombstones.as_ref();
-        undone.is_some_and(|undone| undone[client] >= ballot)
+        undone.is_some_and(|undone| undone[owner.client] >= owner.acquire)
     }
 
     fn hold(&mut self, now: Time, owner: Owner, ttl: Time) {
@@ -104,7 +115,8 @@ impl Node {
         if !self.votes(twist) {
             return Vote::Abstains;
         }
-        let other = self.holder(now).filter(|(holder, _)| *holder != owner);
+        let bars = |holder: Owner| !holder.is_same_acquire(owner) || holder.ballot > owner.ballot;
+        let other = self.holder(now).filter(|(holder, _)| bars(*holder));
         if other.is_some() || self.is_undone(owner) {
             return Vote::Held {
                 remaining: other.map(|(_, left)| super::duration(left)),
@@ -149,13 +161,16 @@ impl Node {
         answer
     }
 
+    pub(super) fn back(&mut self, owner: Owner) {
+        self.data.holder = self.data.holder.filter(|(holder, _)| *holder != owner);
+    }
+
     pub(super) fn release(&mut self, owner: Owner) {
         if let Some(undone) = &mut self.tombstones {
-            undone[owner.0] = undone[owner.0].max(owner.1);
+            undone[owner.client] = undone[owner.client].max(owner.acquire);
         }
-        if self.data.holder.is_some_and(|(holder, _)| holder == owner) {
-            self.data.holder = None;
-        }
+        let holder = self.data.holder;
+        self.data.holder = holder.filter(|(holder, _)| !holder.is_same_acquire(owner));
     }
 
     pub(super) fn look(&mut self, name: u64) -> Looked {

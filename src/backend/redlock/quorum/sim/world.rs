@@ -156,10 +156,11 @@ impl World {
                     }
                     Request::Raise { token } => Reply::Raise(node.raise(now, twist, owner, token)),
                     Request::Renew => Reply::Renew(node.renew(now, twist, owner, ttl)),
+                    Request::Back => return node.back(owner),
                     Request::Release => return node.release(owner),
                 };
                 net.send(Event::Answers {
-                    client: owner.0,
+                    client: owner.client,
                     node: at,
                     tag,
                     reply,
