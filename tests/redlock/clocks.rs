@@ -3,9 +3,7 @@
 use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
-use tower_lock::{
-    BackendErrorKind, FencingToken, Lease as _, RedLockBackend,
-};
+use tower_lock::{BackendErrorKind, FencingToken, Lease as _, RedLockBackend};
 
 use crate::{
     servers::{Clock, RedLockServers, RedisServer},
@@ -119,7 +117,9 @@ async fn a_restarted_node_does_not_vote_sooner_because_its_clock_was_set() {
     let begun = Instant::now();
     servers.node(0).restart_empty();
     until("it is joining", async || {
-        let joining = servers.node(0).command(&["HGET", "tower-lock:node", "joining"]);
+        let joining = servers
+            .node(0)
+            .command(&["HGET", "tower-lock:node", "joining"]);
         !joining.is_nil()
     })
     .await;

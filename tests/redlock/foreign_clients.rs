@@ -73,7 +73,10 @@ async fn exclude_each_other(start: impl FnOnce(&[String]) -> ForeignClient) {
     assert_eq!(kind(short.renew().await), BackendErrorKind::Lost);
     short.release().await.unwrap();
     drop(short);
-    assert_eq!(kind(try_it(&backend, &key).await), BackendErrorKind::Contended);
+    assert_eq!(
+        kind(try_it(&backend, &key).await),
+        BackendErrorKind::Contended
+    );
     // An operator of ours may take it from them.
     assert!(backend.force_release(&key).await.unwrap());
     hold(&backend, &key).await.release().await.unwrap();

@@ -8,8 +8,7 @@ use tower_lock::{BackendErrorKind, Lease as _, RedLockBackend};
 use crate::{
     servers::RedLockServers,
     support::{
-        PREFIX, SLACK, builder, deploy, key, kind, try_for, until, until_nothing_is_left,
-        votes,
+        PREFIX, SLACK, builder, deploy, key, kind, try_for, until, until_nothing_is_left, votes,
     },
 };
 
@@ -60,7 +59,10 @@ async fn founding_takes_all_nodes_and_is_for_new_ones() {
     assert!(error.to_string().contains("node 3 of the list"), "{error}");
     assert!(!votes(&servers, 0) && !votes(&servers, 1));
     servers.node(2).restart();
-    until("it is founded", async || matches!(backend.found().await, Ok(true))).await;
+    until("it is founded", async || {
+        matches!(backend.found().await, Ok(true))
+    })
+    .await;
     // Before the first lock it may be done again.
     assert!(backend.found().await.unwrap());
     hold_short(&backend).await;
@@ -98,7 +100,10 @@ async fn nodes_that_forgot_let_nobody_in_beside_the_holder() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
-        assert!(Instant::now() > lease.valid_until(), "{forget}: two hold it");
+        assert!(
+            Instant::now() > lease.valid_until(),
+            "{forget}: two hold it"
+        );
         assert!(tries > 10, "{tries}");
         let (before, after) = (token, next.fencing_token());
         assert!(after > before, "{forget}: {after} after {before}");
@@ -121,7 +126,9 @@ async fn a_restarted_node_waits_learns_and_votes() {
         let mut fields = node.command(&["HGETALL", &format!("{PREFIX}node")]).texts();
         let pairs = fields.chunks_exact_mut(2);
         let numbers = pairs.filter(|pair| pair[0].parse::<u32>().is_ok());
-        let mut numbers: Vec<_> = numbers.map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        let mut numbers: Vec<_> = numbers
+            .map(|pair| (pair[0].clone(), pair[1].clone()))
+            .collect();
         numbers.sort();
         numbers
     };
@@ -157,8 +164,10 @@ async fn a_restart_with_data_waits_too() {
     );
     backend.until_voting().await.unwrap();
     let mut lease = None;
-    until("it is had", async || votes(&servers, 0) && votes(&servers, 1) && votes(&servers, 2))
-        .await;
+    until("it is had", async || {
+        votes(&servers, 0) && votes(&servers, 1) && votes(&servers, 2)
+    })
+    .await;
     while lease.is_none() {
         lease = try_for(&backend, &key(1), MAX).await.ok();
     }

@@ -124,15 +124,22 @@ async fn a_renewal_gives_the_key_to_nodes_that_do_not_have_it() {
     let (servers, backend) = deploy(5).await;
     let lease = hold(&backend, &key(1)).await;
     let all = [0, 1, 2, 3, 4];
-    until("all have it", async || standing(&servers, &all, &key(1)) == 5).await;
+    until("all have it", async || {
+        standing(&servers, &all, &key(1)) == 5
+    })
+    .await;
     for gone in [0, 1] {
-        servers.node(gone).command(&["DEL", &crate::support::name(&key(1))]);
+        servers
+            .node(gone)
+            .command(&["DEL", &crate::support::name(&key(1))]);
     }
     lease.renew().await.unwrap();
     assert_eq!(standing(&servers, &all, &key(1)), 5);
     // One that lost its key on a majority is told, and leaves nothing behind.
     for gone in [0, 1, 2] {
-        servers.node(gone).command(&["DEL", &crate::support::name(&key(1))]);
+        servers
+            .node(gone)
+            .command(&["DEL", &crate::support::name(&key(1))]);
     }
     assert_eq!(kind(lease.renew().await), BackendErrorKind::Lost);
     assert!(lease.lost().get().is_some());

@@ -53,6 +53,14 @@ impl Script {
         Self { code, digest }
     }
 
+    /// Has the server know it.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) fn load(&self) -> Cmd {
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(&self.code);
+        cmd
+    }
+
     /// A call by digest; `by_code` brings the script along for a server that has forgotten it.
     pub(in crate::backend) fn call(&self, by_code: bool, keys: &[&str]) -> Cmd {
         let mut cmd = Cmd::with_capacity(16, 512);

@@ -226,7 +226,7 @@ async fn until_connected(nodes: &[Node], majority: usize) -> Result<(), BackendE
             return Ok(());
         }
         if good + open < majority {
-            let error = too_few(good, nodes.len());
+            let error = too_few(nodes.len() - good - open, nodes.len());
             return Err(match trouble {
                 Some(trouble) => error.with_source(BackendError::from(trouble)),
                 None => error,
@@ -246,15 +246,15 @@ async fn until_connected(nodes: &[Node], majority: usize) -> Result<(), BackendE
         tokio::select! {
             () = changed => {}
             () = sleep_until(limit) => {
-                return if good >= majority { Ok(()) } else { Err(too_few(good, nodes.len())) };
+                return if good >= majority { Ok(()) } else { Err(too_few(nodes.len() - good, nodes.len())) };
             }
         }
     }
 }
 
-fn too_few(good: usize, all: usize) -> BackendError {
+fn too_few(failed: usize, all: usize) -> BackendError {
     Trouble::unavailable(format!(
-        "{good} of {all} nodes could be connected to, a majority is needed"
+        "{failed} of {all} nodes could not be connected to, a majority is needed"
     ))
     .into()
 }

@@ -173,9 +173,13 @@ impl Campaign {
             // A connection may have broken just now; what is known to be away is not waited for.
             let since = *troubled.get_or_insert_with(Instant::now);
             let may_vote = shared.reachable().saturating_sub(refusal.abstained);
-            if may_vote < shared.majority() || since.elapsed() >= ANSWER {
+            if may_vote < shared.majority() || since.elapsed() >= ANSWER / 2 {
                 self.give_back(shared, posts).await;
                 return Err(unavailable(shared, refusal));
+            }
+            if !self.wish.waits {
+                // While the connections live over which it was asked.
+                self.give_back(shared, posts).await;
             }
             let pause = Instant::now() + jittered(SOON);
             tokio::select! {

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     client::{ANSWER, Shared},
-    scripts::PROBE,
+    scripts::{self, PROBE},
 };
 use crate::{
     backend::redis::{
@@ -197,6 +197,11 @@ impl Node {
                 Some("") => {}
                 refusal => return Err(Trouble::refused_command(refusal.unwrap_or_default())),
             }
+        }
+        // One that does not know a script is slower than the others when it is asked first, and is
+        // not waited for. Where the user may not do this, that is all.
+        for script in scripts::all() {
+            let _ = connection.ask(&script.load()).await;
         }
         // The pong follows the message.
         connection.ping().await?;

@@ -29,6 +29,11 @@ const PARTS: [(&str, &str); 2] = [
 
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {
+        /// All of them.
+        pub(super) fn all() -> impl Iterator<Item = &'static Script> {
+            [$(&$name),*].into_iter().map(|script| &**script)
+        }
+
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let code = include_str!(concat!("scripts/", $file, ".lua")).to_owned();
             Script::new(&PARTS.iter().fold(code, |code, (name, part)| code.replace(name, part)))
