@@ -3,13 +3,17 @@
 use std::{error::Error, num::NonZeroU32, time::Duration};
 
 use tower_lock::{
-    BackendError, BackendErrorKind, Fairness, Guarantee, LockBackend as _, LockManager, LockPolicy,
-    Mode, RedLockBackend, backend::AcquireRequest,
+    BackendError, BackendErrorKind, Fairness, Guarantee, Lease as _, LockBackend as _, LockManager,
+    LockPolicy, Mode, RedLockBackend,
+    backend::{AcquireRequest, WaitBound},
 };
 
 use crate::{
     servers::{RedLockServers, RedisServer},
-    support::{LONG, SLACK, builder, deploy, hold, key, kind, timed, try_for, until, votes},
+    support::{
+        LONG, SLACK, builder, deploy, hold, key, kind, served, timed, try_for, until,
+        until_nothing_is_left, votes, wait,
+    },
 };
 
 const SECRET: &str = "a-very-secret-password";
@@ -144,6 +148,86 @@ async fn who_is_not_let_in_learns_why_and_no_secret_is_told() {
     let url = format!("redlock://worker:{SECRET}@{hosts}");
     let error = RedLockBackend::connect(&url).await.unwrap_err();
     says(&error, &["ZADD", "`+zadd`"]);
+}
+
+/// The rights that the page on RedLock tells operators to set: those that are needed, and the rest.
+fn documented_rights() -> (Vec<&'static str>, Vec<&'static str>) {
+    let page = include_str!("../../src/docs/redlock.md");
+    let (_, after) = page
+        .split_once("redis-cli ACL SETUSER locks on '>secret' \\\n")
+        .unwrap();
+    let (command, _) = after.split_once("```").unwrap();
+    let lines = command.trim().lines().map(|line| {
+        let words = line.trim_end_matches('\\').split_whitespace();
+        words
+            .map(|word| word.trim_matches('\''))
+            .collect::<Vec<_>>()
+    });
+    let mut lines: Vec<_> = lines.collect();
+    let optional = lines.pop().unwrap();
+    (lines.concat(), optional)
+}
+
+async fn as_user(
+    servers: &RedLockServers,
+    rights: &[&str],
+) -> Result<RedLockBackend, BackendError> {
+    let password = format!(">{SECRET}");
+    let mut command = vec!["ACL", "SETUSER", "worker", "reset", "on", &password];
+    command.extend(rights);
+    for node in servers.iter() {
+        node.command(&command);
+    }
+    let urls = servers.iter().map(|node| {
+        let at = node.address();
+        format!("redis://worker:{SECRET}@{at}")
+    });
+    let builder = RedLockBackend::builder_of(urls).with_max_ttl(LONG);
+    builder.connect().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_are_enough_and_needed() {
+    let (servers, _backend) = deploy(3).await;
+    let (needed, optional) = documented_rights();
+    assert!(needed.len() > 20 && !optional.is_empty());
+    for rights in [&[&needed[..], &optional[..]].concat()[..], &needed[..]] {
+        let backend = as_user(&servers, rights).await.unwrap();
+        backend.until_voting().await.unwrap();
+        let lease = hold(&backend, &key(1)).await;
+        lease.renew().await.unwrap();
+        let first = wait(&backend, &key(1)).await;
+        let second = wait(&backend, &key(1)).await;
+        second.abort();
+        lease.release().await.unwrap();
+        let (next, _) = served(first, SLACK * 2).await;
+        let now = WaitBound::Until(tokio::time::Instant::now());
+        let gate = backend.wait_free(&key(1), now);
+        assert_eq!(kind(gate.await), BackendErrorKind::WaitTimedOut);
+        assert!(backend.force_release(&key(1)).await.unwrap());
+        drop(next);
+        assert!(!backend.found().await.unwrap());
+        until_nothing_is_left(&servers, SLACK).await;
+    }
+    let mut unnamed = Vec::new();
+    for &right in &needed {
+        let rest: Vec<_> = needed.iter().copied().filter(|r| *r != right).collect();
+        let Err(error) = as_user(&servers, &rest).await else {
+            unnamed.push(format!("without {right} it connects"));
+            continue;
+        };
+        assert!(!everything(&error).contains(SECRET), "{error}");
+        let text = error.to_string();
+        let named = match right.split_at(1) {
+            ("+", _) => text.contains(&format!("`{right}`")),
+            ("~", _) => text.contains("~<prefix>*") && text.contains("~{<prefix>*"),
+            _ => text.contains("&<prefix>inbox:*"),
+        };
+        if !named || error.kind() != BackendErrorKind::Misconfigured {
+            unnamed.push(format!("without {right}: {text}"));
+        }
+    }
+    assert!(unnamed.is_empty(), "{unnamed:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

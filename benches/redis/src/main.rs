@@ -11,6 +11,7 @@ mod hand_off;
 mod latency;
 mod locks;
 mod recipe;
+mod redlock;
 mod report;
 mod server;
 #[path = "../../../tests/servers/mod.rs"]
@@ -23,7 +24,7 @@ use self::{candidate::Candidate, report::Effort};
 
 const USAGE: &str = "\
 usage: tower-lock-bench-redis [--quick] [--only <candidate>].. [all | <bench>..]
-benches: latency, hand-off, batched, cost, throughput, depth";
+benches: latency, hand-off, batched, cost, throughput, depth, redlock";
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -58,6 +59,7 @@ fn main() {
         run("cost", &|| cost::cost(effort));
         run("throughput", &|| throughput::throughput(effort));
         run("depth", &|| depth::depth(effort));
+        run("redlock", &|| redlock::redlock(effort));
         assert!(ran, "no bench is called {bench}\n{USAGE}");
     }
 }
