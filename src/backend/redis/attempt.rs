@@ -64,7 +64,7 @@ impl<'a> Attempt<'a> {
         request: &'a AcquireRequest,
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
-        let names = Arc::new(Names::new(&shared.prefix, &request.key));
+        let names = Arc::new(shared.names(&request.key));
         let asker = Asker::new(request.owner, names.lock.clone());
         let waiter = Arc::default();
         let before = match shared.room.enter(&asker, &waiter) {
@@ -109,7 +109,8 @@ impl<'a> Attempt<'a> {
             let (connection, _crossing) = self.connection().await?;
             match self.ask(connection, queues).await {
                 Err(trouble)
-                    if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
+                    if (!trouble.answered || trouble.is_elsewhere())
+                        && started.elapsed() < self.client.shared.timeout => {}
                 result => return result,
             }
         }
@@ -119,7 +120,7 @@ impl<'a> Attempt<'a> {
     async fn connection(&self) -> Result<(Arc<Connection>, Option<Crossing>), Trouble> {
         match &self.connection {
             Some(before) if self.open && !before.has_ended() => Ok((before.clone(), None)),
-            _ => self.client.shared.connection_in_turn().await,
+            _ => self.client.shared.connection_in_turn(&self.names).await,
         }
     }
 
@@ -132,7 +133,7 @@ impl<'a> Attempt<'a> {
         let tombstone = self.tainted_or_doubtful(&connection, words);
         let sent = Instant::now();
         let answer = connection
-            .run(&STEP, |script, by_code| {
+            .run(&STEP, &|script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
                 cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
                 cmd.arg(match (words.unfair, queues) {
@@ -218,7 +219,7 @@ impl<'a> Attempt<'a> {
         let sent = Instant::now();
         let keys = [&*self.names.lock, &*self.names.queue];
         let answer = connection
-            .run(&CONFIRM, |script, by_code| {
+            .run(&CONFIRM, &|script, by_code| {
                 let mut cmd = script.call(by_code, &keys);
                 cmd.arg(&value)
                     .arg(words.ttl)

@@ -2,19 +2,21 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{
-    ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, TlsCertificates,
+use super::{
+    RedisBackend,
+    client::{Client, Settings},
+    endpoint::{Certificates, Endpoint},
+    names,
+    place::Source,
+    preflight,
+    sentinel::{self, Sentinels},
+    trouble::Trouble,
+    url::{self, Topology},
 };
-
-use super::{RedisBackend, client::Client, names, preflight, trouble::Trouble};
 use crate::{
     error::{BackendError, BackendErrorKind},
     runtime,
 };
-
-/// What is accepted as a URL.
-const ACCEPTED: &str = "`redis://[user:password@]host[:port][/database]`, the same with \
-                        `rediss://` (TLS), and `unix:///path[?db=n&user=..&pass=..]`";
 
 /// Sets up a [`RedisBackend`].
 ///
@@ -111,7 +113,7 @@ impl RedisBuilder {
                 "the operation timeout is too short: 1 ms or more is needed",
             ));
         }
-        let redis = self.client()?;
+        let source = self.source()?;
         let lock_runtime = runtime::handle().map_err(|error| {
             BackendError::new(
                 BackendErrorKind::Unavailable,
@@ -120,22 +122,30 @@ impl RedisBuilder {
             .with_source(error)
         })?;
         let prefix = self.prefix.into_boxed_str();
-        let inbox = format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str();
-        let timeout = self.timeout;
+        let settings = Settings {
+            source,
+            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str(),
+            prefix,
+            timeout: self.timeout,
+        };
         let task = lock_runtime.spawn({
-            let (prefix, inbox, lock_runtime) = (prefix, inbox, lock_runtime.clone());
+            let lock_runtime = lock_runtime.clone();
             async move {
-                preflight::check(&redis, &prefix, &inbox, timeout).await?;
-                let client = Client::start(redis, prefix, inbox, timeout, lock_runtime);
-                client.shared.lock_link.connection().await?;
-                client.shared.inbox_link.connection().await?;
+                let client = Client::start(settings, lock_runtime);
+                for place in client.shared.places() {
+                    preflight::check(&client.shared, place).await?;
+                    place.lock_link.connection().await?;
+                    place.inbox_link.connection().await?;
+                }
                 Ok::<_, Trouble>(client)
             }
         });
         match task.await {
             Ok(Ok(client)) => {
-                // Without it the first requests take longer, no more.
-                let _ = client.shared.settled().await;
+                for place in client.shared.places() {
+                    // Without it the first requests take longer, no more.
+                    let _ = client.shared.settled(place).await;
+                }
                 Ok(RedisBackend { client })
             }
             Ok(Err(trouble)) => Err(trouble.into()),
@@ -143,65 +153,33 @@ impl RedisBuilder {
         }
     }
 
-    fn client(&self) -> Result<redis::Client, BackendError> {
-        let not_usable = || {
-            misconfigured(format!(
-                "the URL of the Redis server is not usable; accepted: {ACCEPTED}"
-            ))
+    fn source(&self) -> Result<Source, BackendError> {
+        let target = url::parse(&self.url)?;
+        let certificates = Certificates {
+            root: self.root_certificates.clone(),
+            client: self.client_certificate.clone(),
         };
-        // Its own error may show parts of the URL.
-        let info = self
-            .url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_| not_usable())?;
-        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        let custom = self.root_certificates.is_some() || self.client_certificate.is_some();
-        if custom && !tls {
+        if !certificates.is_empty() && !target.uses_tls() {
             return Err(misconfigured(
-                "certificates were given, but the URL does not begin with `rediss://`",
+                "certificates were given, but the URL does not begin with `rediss`",
             ));
         }
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name("tower-lock", env!("CARGO_PKG_VERSION"));
-        // Else a command waits for the answer to the one before it, as long as that is on its way.
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        if tls {
-            provide_cryptography();
-        }
-        let client = if custom {
-            let client_tls = self
-                .client_certificate
-                .clone()
-                .map(|(client_cert, client_key)| ClientTlsConfig {
-                    client_cert,
-                    client_key,
-                });
-            redis::Client::build_with_tls(
-                info,
-                TlsCertificates {
-                    client_tls,
-                    root_cert: self.root_certificates.clone(),
-                },
-            )
-            .map_err(|_| misconfigured("the certificates are not usable: PEM is needed"))?
-        } else {
-            redis::Client::open(info).map_err(|_| not_usable())?
-        };
-        Ok(client)
-    }
-}
-
-/// The TLS library takes its cryptography from the process. Where the application chose none,
-/// that is ring; without this the first connection would panic.
-fn provide_cryptography() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let servers = Endpoint::new(target.server, certificates.clone());
+        Ok(match target.topology {
+            Topology::One => Source::Fixed(servers.client()?),
+            Topology::Sentinel {
+                sentinels,
+                service,
+                login,
+            } => {
+                let endpoint = Endpoint::new(*login, certificates);
+                let sentinels = sentinel::clients(&sentinels, &endpoint)?;
+                Source::Master(Sentinels::new(service, sentinels, servers))
+            }
+            Topology::Cluster { .. } => {
+                return Err(misconfigured("Redis Cluster is not supported yet"));
+            }
+        })
     }
 }
 
@@ -215,21 +193,5 @@ impl fmt::Debug for RedisBuilder {
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_request_waits_for_an_acknowledgement() {
-        for url in ["redis://127.0.0.1", "rediss://127.0.0.1"] {
-            let client = RedisBuilder::new(url).client().unwrap();
-            assert!(
-                client.get_connection_info().tcp_settings().nodelay(),
-                "{url}"
-            );
-        }
     }
 }

@@ -2,78 +2,86 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use redis::PushInfo;
-use tokio::{runtime::Handle, sync::mpsc};
+use redis::{Cmd, Value};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    connection::Connection,
-    inbox,
-    link::Link,
-    near::Nears,
+    names::Names,
     patrol,
+    place::{Place, Source},
     renewals::{self, Renewal},
     room::Room,
+    scripts::Script,
     trouble::Trouble,
     undo::{self, Undo},
 };
+use crate::key::LockKey;
 
 /// What backends and leases hold on to. With the last of them the tasks end, after what is to be
 /// undone has been undone.
 pub(super) struct Client {
     pub(super) shared: Arc<Shared>,
     undos: mpsc::UnboundedSender<Undo>,
-    renewals: mpsc::UnboundedSender<Renewal>,
 }
 
 /// What the tasks have in common.
 pub(super) struct Shared {
-    pub(super) redis: redis::Client,
+    place: Arc<Place>,
     pub(super) prefix: Box<str>,
     /// The channel of this process.
     pub(super) inbox: Box<str>,
     /// How long an answer may take.
     pub(super) timeout: Duration,
     pub(super) room: Room,
-    /// The connection of the lock runtime: renewals, undo, looks.
-    pub(super) lock_link: Link,
-    pub(super) inbox_link: Link,
     pub(super) lock_runtime: Handle,
-    pub(super) nears: Nears,
+    renewals: mpsc::UnboundedSender<Renewal>,
     closed: CancellationToken,
+}
+
+/// What a client is set up with.
+pub(super) struct Settings {
+    pub(super) source: Source,
+    pub(super) prefix: Box<str>,
+    pub(super) inbox: Box<str>,
+    pub(super) timeout: Duration,
+}
+
+/// Over whose connection something is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Via {
+    /// That of the runtime that asks, where it has one.
+    Near,
+    /// The lock runtime's.
+    Lock,
 }
 
 impl Client {
     /// Starts the tasks on the lock runtime; they connect by themselves.
-    pub(super) fn start(
-        redis: redis::Client,
-        prefix: Box<str>,
-        inbox: Box<str>,
-        timeout: Duration,
-        lock_runtime: Handle,
-    ) -> Arc<Self> {
+    pub(super) fn start(settings: Settings, lock_runtime: Handle) -> Arc<Self> {
+        let Settings {
+            source,
+            prefix,
+            inbox,
+            timeout,
+        } = settings;
+        let (undos, undo_queue) = mpsc::unbounded_channel();
+        let (renewals, renewal_queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
-            redis,
+            place: Place::new(source, timeout),
             prefix,
             inbox,
             timeout,
             room: Room::default(),
-            lock_link: Link::new(timeout),
-            inbox_link: Link::new(timeout),
             lock_runtime: lock_runtime.clone(),
-            nears: Nears::default(),
+            renewals,
             closed: CancellationToken::new(),
         });
-        let (undos, undo_queue) = mpsc::unbounded_channel();
-        let (renewals, renewal_queue) = mpsc::unbounded_channel();
-        shared.spawn_on(&lock_runtime, {
-            let shared = shared.clone();
-            async move {
-                let open = || shared.open(|_| {});
-                shared.lock_link.supervise(open, || async {}).await;
-            }
-        });
-        shared.spawn_on(&lock_runtime, inbox::listen(shared.clone()));
+        shared.place.start(&shared);
         shared.spawn_on(&lock_runtime, patrol::walk(shared.clone()));
         shared.spawn_on(
             &lock_runtime,
@@ -81,11 +89,7 @@ impl Client {
         );
         // Not cut off at the end: it ends the others.
         lock_runtime.spawn(undo::undo_all(shared.clone(), undo_queue));
-        Arc::new(Self {
-            shared,
-            undos,
-            renewals,
-        })
+        Arc::new(Self { shared, undos })
     }
 
     /// Hands over what has to be undone, from anywhere: it neither waits nor fails.
@@ -93,18 +97,56 @@ impl Client {
         // The other end outlives every sender.
         let _ = self.undos.send(undo);
     }
-
-    pub(super) fn renew(&self, renewal: Renewal) {
-        let _ = self.renewals.send(renewal);
-    }
 }
 
 impl Shared {
-    pub(super) async fn open(
-        &self,
-        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-    ) -> Result<Connection, Trouble> {
-        Connection::open(&self.redis, self.timeout, on_push).await
+    pub(super) fn names(&self, key: &LockKey) -> Names {
+        Names::new(&self.prefix, key)
+    }
+
+    /// Where the key is.
+    pub(super) fn place(&self, _names: &Names) -> &Arc<Place> {
+        &self.place
+    }
+
+    pub(super) fn places(&self) -> impl Iterator<Item = &Arc<Place>> {
+        std::iter::once(&self.place)
+    }
+
+    /// Runs a script where its key is. What is refused there because the role has moved did not
+    /// run, so it is sent on for as long as an answer may take.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        via: Via,
+        names: &Names,
+        script: &Script,
+        call: impl Fn(&Script, bool) -> Cmd,
+    ) -> Result<Value, Trouble> {
+        let started = Instant::now();
+        loop {
+            let connection = match via {
+                Via::Near => self.connection(names).await?,
+                Via::Lock => self.place(names).lock_link.connection().await?,
+            };
+            match connection.run(script, &call).await {
+                Err(trouble) if trouble.is_elsewhere() && started.elapsed() < self.timeout => {}
+                result => return result,
+            }
+        }
+    }
+
+    pub(super) fn renew(&self, renewal: Renewal) {
+        // The task that takes them ends with the client.
+        let _ = self.renewals.send(renewal);
+    }
+
+    /// Renews whatever is held there, so that who holds it no more learns it at once.
+    pub(super) fn renew_all(&self, _place: &Place) {
+        for lease in self.room.holders() {
+            // It tells its holder itself.
+            let (done, _) = oneshot::channel();
+            self.renew(Renewal { lease, done });
+        }
     }
 
     /// Spawns what ends with the client.

@@ -153,6 +153,11 @@ impl Connection {
         self.ended.is_cancelled()
     }
 
+    /// Cancelled when it has ended; cancelling it ends the connection.
+    pub(super) fn end_token(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -173,8 +178,8 @@ impl Connection {
             Ok(value) => Ok(value),
             Err(error) => {
                 let trouble = Trouble::from(error);
-                if !trouble.answered {
-                    // Nothing is known of what else is on its way here.
+                // Nothing is known of what else is on its way here; or this is no place to be.
+                if !trouble.answered || trouble.is_elsewhere() {
                     self.ended.cancel();
                 }
                 Err(trouble)
@@ -199,7 +204,7 @@ impl Connection {
     pub(super) async fn run(
         &self,
         script: &Script,
-        call: impl Fn(&Script, bool) -> Cmd,
+        call: &impl Fn(&Script, bool) -> Cmd,
     ) -> Result<Value, Trouble> {
         match self.ask(&call(script, false)).await {
             Err(trouble) if trouble.is_no_script() => self.ask(&call(script, true)).await,

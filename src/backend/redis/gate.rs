@@ -80,9 +80,9 @@ pub(super) async fn wait_free(
     wait: WaitBound,
 ) -> Result<(), BackendError> {
     let shared = &client.shared;
-    let names = Arc::new(Names::new(&shared.prefix, key));
+    let names = Arc::new(shared.names(key));
     if wait == WaitBound::Fail {
-        let connection = client.shared.connection().await?;
+        let connection = shared.connection(&names).await?;
         return match ask(&connection, &names, "").await? {
             None => Ok(()),
             Some(outlook) => Err(BackendError::new(BackendErrorKind::Contended, "")
@@ -108,14 +108,16 @@ pub(super) async fn wait_free(
         tokio::pin!(opened);
         // Registered here and at the server before the answer is looked at.
         opened.as_mut().enable();
-        let connection = client.shared.connection().await?;
+        let connection = shared.connection(&caller.names).await?;
         caller.asked = Some(connection.clone());
         let outlook = match ask(&connection, &caller.names, &gate.entry).await {
             Ok(None) => return Ok(()),
             Ok(Some(outlook)) => outlook,
             Err(trouble) => {
                 let since = *troubled.get_or_insert_with(Instant::now);
-                if trouble.answered || since.elapsed() >= shared.timeout {
+                if (trouble.answered && !trouble.is_elsewhere())
+                    || since.elapsed() >= shared.timeout
+                {
                     return Err(trouble.into());
                 }
                 continue;
@@ -155,7 +157,7 @@ async fn ask(
     entry: &str,
 ) -> Result<Option<Outlook>, Trouble> {
     let answer = connection
-        .run(&GATE, |script, by_code| {
+        .run(&GATE, &|script, by_code| {
             let mut cmd = script.call_lock(by_code, names, None);
             cmd.arg(entry);
             cmd

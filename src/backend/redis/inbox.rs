@@ -20,6 +20,7 @@ use super::{
     connection::{Connection, text},
     link::Link,
     names::unhex,
+    place::Place,
     room::Asker,
     trouble::Trouble,
 };
@@ -89,11 +90,11 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
 }
 
 /// Keeps the channel subscribed, for as long as the client lives.
-pub(super) async fn listen(shared: Arc<Shared>) {
+pub(super) async fn listen(shared: Arc<Shared>, place: Arc<Place>) {
     let heard = Arc::new(AtomicU64::new(0));
-    let link = &shared.inbox_link;
+    let link = &place.inbox_link;
     let open = || async {
-        let opened = subscribe(shared.clone(), heard.clone()).await;
+        let opened = subscribe(shared.clone(), &place, heard.clone()).await;
         if opened.is_err() && link.is_given_up() {
             // Nobody waits in silence for a server that is away: asking, they learn it.
             shared.room.gap();
@@ -109,10 +110,14 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     }
 }
 
-async fn subscribe(shared: Arc<Shared>, heard: Arc<AtomicU64>) -> Result<Connection, Trouble> {
+async fn subscribe(
+    shared: Arc<Shared>,
+    place: &Place,
+    heard: Arc<AtomicU64>,
+) -> Result<Connection, Trouble> {
     let hearer = shared.clone();
-    let connection = shared
-        .open(move |push| hear(&hearer, &heard, &push))
+    let connection = place
+        .open(&shared, move |push| hear(&hearer, &heard, &push))
         .await?;
     connection.subscribe(&shared.inbox).await?;
     Ok(connection)

@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    client::Client,
+    client::{Client, Via},
     connection::Connection,
     names::{Names, Words},
     renewals::Renewal,
@@ -101,12 +101,13 @@ impl Inner {
     }
 
     async fn release(&self) -> Result<(), Trouble> {
-        let connection = self.client.shared.connection().await?;
+        let shared = &self.client.shared;
         if self.mode == Mode::Shared || self.tainted {
+            let connection = shared.connection(&self.names).await?;
             return undo::abandon(&connection, &self.names, &self.words, self.tainted).await;
         }
-        connection
-            .run(&RELEASE, |script, by_code| {
+        shared
+            .run(Via::Near, &self.names, &RELEASE, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, None);
                 cmd.arg(&self.value);
                 cmd
@@ -149,7 +150,7 @@ impl Lease for RedisLease {
     /// nothing.
     async fn renew(&self) -> Result<(), BackendError> {
         let (done, result) = oneshot::channel();
-        self.inner.client.renew(Renewal {
+        self.inner.client.shared.renew(Renewal {
             lease: self.inner.clone(),
             done,
         });

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::{
     answer,
-    client::Client,
-    names::Names,
+    client::{Client, Via},
     scripts::{FORCE_RELEASE, INSPECT},
     trouble::Trouble,
 };
@@ -16,10 +15,10 @@ use crate::{
 };
 
 pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, Trouble> {
-    let names = Names::new(&client.shared.prefix, key);
-    let connection = client.shared.connection().await?;
-    let answer = connection
-        .run(&INSPECT, |script, by_code| {
+    let shared = &client.shared;
+    let names = shared.names(key);
+    let answer = shared
+        .run(Via::Near, &names, &INSPECT, |script, by_code| {
             script.call_lock(by_code, &names, None)
         })
         .await?;
@@ -44,10 +43,10 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
 }
 
 pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool, Trouble> {
-    let names = Names::new(&client.shared.prefix, key);
-    let connection = client.shared.connection().await?;
-    let answer = connection
-        .run(&FORCE_RELEASE, |script, by_code| {
+    let shared = &client.shared;
+    let names = shared.names(key);
+    let answer = shared
+        .run(Via::Near, &names, &FORCE_RELEASE, |script, by_code| {
             script.call_lock(by_code, &names, None)
         })
         .await?;

@@ -3,29 +3,17 @@
 use redis::Value;
 use tokio::sync::mpsc;
 
-use super::{
-    connection::{Connection, text},
-    scripts::PROBE,
-    trouble::Trouble,
-};
+use super::{client::Shared, connection::text, place::Place, scripts::PROBE, trouble::Trouble};
 
 /// Everything that the backend will do, once, over a connection of its own.
-pub(super) async fn check(
-    redis: &redis::Client,
-    prefix: &str,
-    inbox: &str,
-    limit: std::time::Duration,
-) -> Result<(), Trouble> {
+pub(super) async fn check(shared: &Shared, place: &Place) -> Result<(), Trouble> {
+    let (prefix, inbox) = (&*shared.prefix, &*shared.inbox);
     let (heard, mut messages) = mpsc::unbounded_channel();
-    let connection = Connection::open(redis, limit, move |push| {
-        let _ = heard.send(push.kind);
-    })
-    .await?;
-    if connection.server().is_replica {
-        return Err(Trouble::misconfigured(
-            "this Redis server is a read-only replica: connect to its master",
-        ));
-    }
+    let connection = place
+        .open(shared, move |push| {
+            let _ = heard.send(push.kind);
+        })
+        .await?;
     match connection.server().mode.as_deref() {
         Some("cluster") => {
             return Err(Trouble::misconfigured(

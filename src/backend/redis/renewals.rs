@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     answer,
-    client::Shared,
+    client::{Shared, Via},
     lease::Inner,
     scripts::{RENEW, RENEW_SHARED},
     trouble::Trouble,
@@ -71,11 +71,13 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Renewal>) {
     }
 }
 
-async fn ask(shared: &Shared, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
-    let connection = shared.lock_link.connection().await?;
+async fn ask(shared: &Arc<Shared>, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
+    let Some(first) = batch.first() else {
+        return Ok(Vec::new());
+    };
     let keys: Vec<_> = batch.iter().map(|r| &*r.lease.names.lock).collect();
-    let answer = connection
-        .run(&RENEW, |script, by_code| {
+    let answer = shared
+        .run(Via::Lock, &first.lease.names, &RENEW, |script, by_code| {
             let mut cmd = script.call(by_code, &keys);
             for renewal in batch {
                 cmd.arg(&renewal.lease.value).arg(renewal.lease.words.ttl);
@@ -90,9 +92,8 @@ async fn renew_shared(shared: Arc<Shared>, renewal: Renewal) {
     let sent = Instant::now();
     let result = async {
         let lease = &renewal.lease;
-        let connection = shared.lock_link.connection().await?;
-        let answer: Value = connection
-            .run(&RENEW_SHARED, |script, by_code| {
+        let answer: Value = shared
+            .run(Via::Lock, &lease.names, &RENEW_SHARED, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &lease.names, None);
                 cmd.arg(&lease.words.who).arg(lease.words.ttl);
                 cmd

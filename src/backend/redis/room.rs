@@ -269,6 +269,16 @@ impl Room {
         }
     }
 
+    /// All leases of this process.
+    pub(super) fn holders(&self) -> Vec<Arc<Inner>> {
+        let tables = lock(&self.tables);
+        let leases = tables.owners.values().filter_map(|entry| match entry {
+            Entry::Holds(inner) => inner.upgrade(),
+            Entry::Waits(_) | Entry::Leaves(..) => None,
+        });
+        leases.collect()
+    }
+
     /// An offer to an owner.
     pub(super) fn offer(&self, asker: &Asker, token: &str) {
         if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {

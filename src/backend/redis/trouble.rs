@@ -15,6 +15,8 @@ pub(super) struct Trouble {
     /// Whether the server itself said so: what was asked has been done in part at most, and will
     /// not be done later.
     pub(super) answered: bool,
+    /// Whether that was because another server has the role by now: nothing was done.
+    elsewhere: bool,
 }
 
 impl Trouble {
@@ -24,6 +26,7 @@ impl Trouble {
             context: context.into(),
             source: None,
             answered: false,
+            elsewhere: false,
         }
     }
 
@@ -82,6 +85,11 @@ impl Trouble {
         Self::misconfigured(format!("the Redis user may not {what}"))
     }
 
+    /// Whether what was asked did not run, and may run elsewhere.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.elsewhere
+    }
+
     /// Whether the same may be answered otherwise later.
     pub(super) fn may_pass(&self) -> bool {
         self.kind == BackendErrorKind::Unavailable
@@ -118,9 +126,13 @@ impl Trouble {
             "OOM" => Self::unavailable(
                 "Redis is out of memory (OOM): raise `maxmemory` or remove other keys",
             ),
-            "READONLY" => Self::misconfigured(
-                "this Redis server is a read-only replica (READONLY): connect to its master",
-            ),
+            "READONLY" => Self {
+                elsewhere: true,
+                ..Self::unavailable(
+                    "this Redis server is a read-only replica by now (READONLY): its master is \
+                     another",
+                )
+            },
             "NOREPLICAS" => Self::unavailable(
                 "Redis has too few connected replicas to accept writes (NOREPLICAS)",
             ),

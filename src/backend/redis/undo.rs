@@ -109,11 +109,11 @@ impl Undo {
         let tainted = matches!(self.what, What::Owner { tainted: true, .. });
         if !self.connection.has_ended() {
             match self.send(&self.connection, tainted).await {
-                Err(trouble) if !trouble.answered => {}
+                Err(trouble) if !trouble.answered || trouble.is_elsewhere() => {}
                 result => return result,
             }
         }
-        let connection = shared.lock_link.connection().await?;
+        let connection = shared.place(&self.names).lock_link.connection().await?;
         if Arc::ptr_eq(&connection, &self.connection) {
             // Slow, or about to be found dead.
             return Err(Trouble::no_answer());
@@ -144,7 +144,7 @@ pub(super) async fn abandon(
 ) -> Result<(), Trouble> {
     let tombstone = buries.then(|| names.tombstone(words.owner()));
     connection
-        .run(&ABANDON, |script, by_code| {
+        .run(&ABANDON, &|script, by_code| {
             let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
             cmd.arg(&words.who).arg(words.entry());
             if buries {

@@ -1,0 +1,84 @@
+//! A server by its role, with this process's connections to it. Where the role moves to another
+//! server, they all follow.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::PushInfo;
+
+use super::{
+    client::Shared, connection::Connection, inbox, link::Link, near::Nears, sentinel::Sentinels,
+    trouble::Trouble,
+};
+
+pub(super) struct Place {
+    source: Source,
+    /// The connection of the lock runtime: renewals, undo, looks.
+    pub(super) lock_link: Link,
+    pub(super) inbox_link: Link,
+    pub(super) nears: Nears,
+}
+
+/// Where connections are opened.
+pub(super) enum Source {
+    /// Always there.
+    Fixed(redis::Client),
+    /// Where Sentinels say that the master is.
+    Master(Arc<Sentinels>),
+}
+
+impl Source {
+    /// A connection to a server that takes writes.
+    pub(super) async fn open(
+        &self,
+        limit: Duration,
+        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Connection, Trouble> {
+        let connection = match self {
+            Self::Fixed(client) => Connection::open(client, limit, on_push).await?,
+            Self::Master(sentinels) => return sentinels.open_master(limit, on_push).await,
+        };
+        if connection.server().is_replica {
+            return Err(Trouble::misconfigured(
+                "this Redis server is a read-only replica: connect to its master",
+            ));
+        }
+        Ok(connection)
+    }
+}
+
+impl Place {
+    pub(super) fn new(source: Source, patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            lock_link: Link::new(patience),
+            inbox_link: Link::new(patience),
+            nears: Nears::default(),
+        })
+    }
+
+    pub(super) async fn open(
+        &self,
+        shared: &Shared,
+        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Connection, Trouble> {
+        self.source.open(shared.timeout, on_push).await
+    }
+
+    /// Starts what keeps its connections up, on the lock runtime.
+    pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
+        if let Source::Master(sentinels) = &self.source {
+            sentinels.start(shared);
+        }
+        let runtime = &shared.lock_runtime;
+        shared.spawn_on(runtime, {
+            let (shared, place) = (shared.clone(), self.clone());
+            async move {
+                let open = || place.open(&shared, |_| {});
+                // A server that is another now, or was restarted, may not know who holds.
+                let opened = async || shared.renew_all(&place);
+                place.lock_link.supervise(open, opened).await;
+            }
+        });
+        shared.spawn_on(runtime, inbox::listen(shared.clone(), self.clone()));
+    }
+}
