@@ -26,6 +26,26 @@ pub(super) async fn acquire(
     client: &Arc<Client>,
     request: &AcquireRequest,
 ) -> Result<RedisLease, BackendError> {
+    let lease = grant(client, request).await?;
+    if !client.shared.acks.are_on() {
+        return Ok(lease);
+    }
+    match lease.renew().await {
+        Ok(()) => Ok(lease),
+        Err(error) => {
+            // Dropped without success, it is undone all the same.
+            let _ = timeout(client.shared.timeout, lease.release()).await;
+            Err(match error.kind() {
+                BackendErrorKind::Lost => {
+                    Trouble::undone("the grant was gone before replicas had it").into()
+                }
+                _ => error,
+            })
+        }
+    }
+}
+
+async fn grant(client: &Arc<Client>, request: &AcquireRequest) -> Result<RedisLease, BackendError> {
     let mut attempt = match Attempt::begin(client, request).await? {
         Begun::Attempt(attempt) => attempt,
         Begun::Holds(inner) => return again(inner).await,

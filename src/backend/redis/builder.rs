@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::{
     RedisBackend,
+    acks::{Acks, ReplicaAck},
     client::{Client, Settings},
     endpoint::{Certificates, Endpoint},
     names,
@@ -42,6 +43,7 @@ pub struct RedisBuilder {
     timeout: Duration,
     root_certificates: Option<Vec<u8>>,
     client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    acks: Acks,
 }
 
 impl RedisBuilder {
@@ -52,6 +54,7 @@ impl RedisBuilder {
             timeout: Duration::from_secs(1),
             root_certificates: None,
             client_certificate: None,
+            acks: Acks::default(),
         }
     }
 
@@ -74,13 +77,32 @@ impl RedisBuilder {
         self
     }
 
-    /// Trusts these certificates (PEM) instead of those of the public web. For `rediss://` only.
+    /// Waits for replicas after every grant and renewal, up to so long (at least 1 ms);
+    /// [`ReplicaAck::Off`] by default. It costs a round trip, and what the replicas take.
+    ///
+    /// Acknowledgements go through `WAIT`, over a connection of their own. A server that does not
+    /// offer it, as some vendors' do not, is refused when the backend connects.
+    pub fn with_replica_ack(mut self, ack: ReplicaAck, within: Duration) -> Self {
+        self.acks.of = ack;
+        self.acks.within = within;
+        self
+    }
+
+    /// Counts a replica only when what it acknowledges is in its append-only file: through
+    /// `WAITAOF`, which Redis has since 7.2. A server without it is refused when the backend
+    /// connects; replicas without an append-only file never acknowledge.
+    pub fn with_fsynced_acks(mut self) -> Self {
+        self.acks.fsynced = true;
+        self
+    }
+
+    /// Trusts these certificates (PEM) instead of those of the public web. For TLS only.
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
         self
     }
 
-    /// Shows this certificate, with its key (both PEM), to the server. For `rediss://` only.
+    /// Shows this certificate, with its key (both PEM), to the server. For TLS only.
     pub fn with_client_certificate(
         mut self,
         certificate_pem: impl Into<Vec<u8>>,
@@ -113,6 +135,7 @@ impl RedisBuilder {
                 "the operation timeout is too short: 1 ms or more is needed",
             ));
         }
+        self.acks.check()?;
         let source = self.source()?;
         let lock_runtime = runtime::handle().map_err(|error| {
             BackendError::new(
@@ -127,6 +150,7 @@ impl RedisBuilder {
             inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str(),
             prefix,
             timeout: self.timeout,
+            acks: self.acks,
         };
         let task = lock_runtime.spawn({
             let lock_runtime = lock_runtime.clone();
@@ -136,6 +160,9 @@ impl RedisBuilder {
                     preflight::check(&client.shared, place).await?;
                     place.lock_link.connection().await?;
                     place.inbox_link.connection().await?;
+                    if client.shared.acks.are_on() {
+                        place.ack_link.connection().await?;
+                    }
                 }
                 Ok::<_, Trouble>(client)
             }
@@ -161,7 +188,8 @@ impl RedisBuilder {
         };
         if !certificates.is_empty() && !target.uses_tls() {
             return Err(misconfigured(
-                "certificates were given, but the URL does not begin with `rediss`",
+                "certificates were given, but the URL does not begin with `rediss://`, \
+                 `rediss+sentinel://` or `rediss+cluster://`",
             ));
         }
         let servers = Endpoint::new(target.server, certificates.clone());

@@ -11,6 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    acks::Acks,
     names::Names,
     patrol,
     place::{Place, Source},
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     pub(super) timeout: Duration,
     pub(super) room: Room,
     pub(super) lock_runtime: Handle,
+    pub(super) acks: Acks,
     renewals: mpsc::UnboundedSender<Renewal>,
     closed: CancellationToken,
 }
@@ -49,6 +51,7 @@ pub(super) struct Settings {
     pub(super) prefix: Box<str>,
     pub(super) inbox: Box<str>,
     pub(super) timeout: Duration,
+    pub(super) acks: Acks,
 }
 
 /// Over whose connection something is asked.
@@ -68,6 +71,7 @@ impl Client {
             prefix,
             inbox,
             timeout,
+            acks,
         } = settings;
         let (undos, undo_queue) = mpsc::unbounded_channel();
         let (renewals, renewal_queue) = mpsc::unbounded_channel();
@@ -78,6 +82,7 @@ impl Client {
             timeout,
             room: Room::default(),
             lock_runtime: lock_runtime.clone(),
+            acks,
             renewals,
             closed: CancellationToken::new(),
         });
@@ -136,8 +141,11 @@ impl Shared {
     }
 
     pub(super) fn renew(&self, renewal: Renewal) {
-        // The task that takes them ends with the client.
-        let _ = self.renewals.send(renewal);
+        let place = self.place(&renewal.lease.names);
+        if let Some(renewal) = place.renew(renewal) {
+            // The task that takes them ends with the client.
+            let _ = self.renewals.send(renewal);
+        }
     }
 
     /// Renews whatever is held there, so that who holds it no more learns it at once.

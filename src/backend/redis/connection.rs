@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, ServerErrorKind, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{
@@ -174,17 +174,18 @@ impl Connection {
 
     async fn send(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         let result = self.mux.clone().send_packed_command(cmd).await;
-        match result.and_then(Value::extract_error) {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                let trouble = Trouble::from(error);
-                // Nothing is known of what else is on its way here; or this is no place to be.
-                if !trouble.answered || trouble.is_elsewhere() {
-                    self.ended.cancel();
-                }
-                Err(trouble)
+        self.judge(result.and_then(Value::extract_error))
+    }
+
+    fn judge<T>(&self, result: Result<T, redis::RedisError>) -> Result<T, Trouble> {
+        result.map_err(|error| {
+            let trouble = Trouble::from(error);
+            // Nothing is known of what else is on its way here; or this is no place to be.
+            if !trouble.answered || trouble.is_elsewhere() {
+                self.ended.cancel();
             }
-        }
+            trouble
+        })
     }
 
     /// Sends a command and gives its answer, or that there was none in time: then it may have been
@@ -192,6 +193,31 @@ impl Connection {
     pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         match timeout(self.timeout, self.send(cmd)).await {
             Ok(result) => result,
+            Err(_) => {
+                self.doubt.notify_one();
+                Err(Trouble::no_answer())
+            }
+        }
+    }
+
+    /// Sends several, in a row, and gives the answer to each. `limit` is for all of them.
+    pub(super) async fn ask_all(
+        &self,
+        questions: &Pipeline,
+        limit: Duration,
+    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        let count = questions.len();
+        let mut mux = self.mux.clone();
+        let answers = mux.send_packed_commands(questions, 0, count);
+        match timeout(limit, answers).await {
+            Ok(Ok(answers)) => Ok(answers
+                .into_iter()
+                .map(|answer| self.judge(answer.extract_error()))
+                .collect()),
+            Ok(Err(error)) => Err(self
+                .judge::<()>(Err(error))
+                .err()
+                .unwrap_or_else(Trouble::strange)),
             Err(_) => {
                 self.doubt.notify_one();
                 Err(Trouble::no_answer())
@@ -272,7 +298,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 }
 
 impl Trouble {
-    fn is_no_script(&self) -> bool {
+    pub(super) fn is_no_script(&self) -> bool {
         self.is_server(ServerErrorKind::NoScript)
     }
 }

@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("../../docs/redis.md")]
 
+mod acks;
 mod acquire;
 mod answer;
 mod attempt;
@@ -31,7 +32,7 @@ mod waiter;
 use std::{fmt, sync::Arc};
 
 use self::client::Client;
-pub use self::{builder::RedisBuilder, lease::RedisLease};
+pub use self::{acks::ReplicaAck, builder::RedisBuilder, lease::RedisLease};
 use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
 use crate::{error::BackendError, key::LockKey};
 

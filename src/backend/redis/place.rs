@@ -1,13 +1,17 @@
 //! A server by its role, with this process's connections to it. Where the role moves to another
 //! server, they all follow.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use redis::PushInfo;
+use tokio::sync::mpsc;
 
 use super::{
-    client::Shared, connection::Connection, inbox, link::Link, near::Nears, sentinel::Sentinels,
-    trouble::Trouble,
+    acks, client::Shared, connection::Connection, inbox, link::Link, near::Nears,
+    renewals::Renewal, sentinel::Sentinels, trouble::Trouble,
 };
 
 pub(super) struct Place {
@@ -15,6 +19,9 @@ pub(super) struct Place {
     /// The connection of the lock runtime: renewals, undo, looks.
     pub(super) lock_link: Link,
     pub(super) inbox_link: Link,
+    /// Where grants and renewals are acknowledged, if they are.
+    pub(super) ack_link: Link,
+    acks: OnceLock<mpsc::UnboundedSender<Renewal>>,
     pub(super) nears: Nears,
 }
 
@@ -52,6 +59,8 @@ impl Place {
             source,
             lock_link: Link::new(patience),
             inbox_link: Link::new(patience),
+            ack_link: Link::new(patience),
+            acks: OnceLock::new(),
             nears: Nears::default(),
         })
     }
@@ -80,5 +89,24 @@ impl Place {
             }
         });
         shared.spawn_on(runtime, inbox::listen(shared.clone(), self.clone()));
+        if shared.acks.are_on() {
+            let (acks, queue) = mpsc::unbounded_channel();
+            let _ = self.acks.set(acks);
+            let renewing = acks::renew_all(shared.clone(), self.clone(), queue);
+            shared.spawn_on(runtime, renewing);
+            let (shared, place) = (shared.clone(), self.clone());
+            shared.clone().spawn_on(runtime, async move {
+                let open = || place.open(&shared, |_| {});
+                place.ack_link.supervise(open, || async {}).await;
+            });
+        }
+    }
+
+    /// Renews a lease with acknowledgements, where they are on; else gives it back.
+    pub(super) fn renew(&self, renewal: Renewal) -> Option<Renewal> {
+        match self.acks.get() {
+            Some(acks) => acks.send(renewal).err().map(|unsent| unsent.0),
+            None => Some(renewal),
+        }
     }
 }

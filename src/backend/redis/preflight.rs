@@ -60,6 +60,7 @@ pub(super) async fn check(shared: &Shared, place: &Place) -> Result<(), Trouble>
             "Redis does not deliver published messages: is there a proxy in between?",
         ));
     }
+    shared.acks.probe(&connection).await?;
     connection.end();
     Ok(())
 }

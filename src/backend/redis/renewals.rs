@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{JoinSet, yield_now},
@@ -13,7 +13,7 @@ use super::{
     answer,
     client::{Shared, Via},
     lease::Inner,
-    scripts::{RENEW, RENEW_SHARED},
+    scripts::{RENEW, RENEW_SHARED, Script},
     trouble::Trouble,
 };
 use crate::{backend::Mode, lease::Loss};
@@ -25,6 +25,38 @@ const MOST: usize = 100;
 pub(super) struct Renewal {
     pub(super) lease: Arc<Inner>,
     pub(super) done: oneshot::Sender<Result<bool, Trouble>>,
+}
+
+impl Renewal {
+    /// The command that renews this one alone.
+    pub(super) fn command(&self, by_code: bool) -> Cmd {
+        let lease = &self.lease;
+        let mut cmd = match lease.mode {
+            Mode::Exclusive => {
+                let mut cmd = RENEW.call(by_code, &[&lease.names.lock]);
+                cmd.arg(&lease.value);
+                cmd
+            }
+            Mode::Shared => {
+                let mut cmd = RENEW_SHARED.call_lock(by_code, &lease.names, None);
+                cmd.arg(&lease.words.who);
+                cmd
+            }
+        };
+        cmd.arg(lease.words.ttl);
+        cmd
+    }
+}
+
+/// What the server answers to such a command: 1 if the lease is still there.
+pub(super) fn held(answer: &Value) -> Result<i64, Trouble> {
+    match answer {
+        Value::Array(_) => answer::ints(answer)?
+            .first()
+            .copied()
+            .ok_or_else(Trouble::strange),
+        number => answer::int(number),
+    }
 }
 
 pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedReceiver<Renewal>) {
@@ -90,23 +122,14 @@ async fn ask(shared: &Arc<Shared>, batch: &[Renewal]) -> Result<Vec<i64>, Troubl
 
 async fn renew_shared(shared: Arc<Shared>, renewal: Renewal) {
     let sent = Instant::now();
-    let result = async {
-        let lease = &renewal.lease;
-        let answer: Value = shared
-            .run(Via::Lock, &lease.names, &RENEW_SHARED, |script, by_code| {
-                let mut cmd = script.call_lock(by_code, &lease.names, None);
-                cmd.arg(&lease.words.who).arg(lease.words.ttl);
-                cmd
-            })
-            .await?;
-        answer::int(&answer)
-    };
-    let result = result.await;
-    settle(renewal, sent, result);
+    let call = |_: &Script, by_code: bool| renewal.command(by_code);
+    let names = &renewal.lease.names;
+    let answer = shared.run(Via::Lock, names, &RENEW_SHARED, call).await;
+    settle(renewal, sent, answer.and_then(|answer| held(&answer)));
 }
 
 /// `sent` is from before the request, so the lease ends here before it ends at the server.
-fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
+pub(super) fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
     let result = result.map(|held| {
         if held == 1 {
             renewal.lease.extend(sent);

@@ -41,6 +41,14 @@ impl Trouble {
         Self::unavailable("Redis did not answer within the operation timeout")
     }
 
+    pub(super) fn not_replicated() -> Self {
+        Self {
+            kind: BackendErrorKind::NotReplicated,
+            answered: true,
+            ..Self::unavailable("too few replicas of Redis have it in time")
+        }
+    }
+
     /// The server knows that this owner may not have the key any more.
     pub(super) fn undone(context: &'static str) -> Self {
         Self {
