@@ -12,6 +12,7 @@ use super::{
     answer,
     client::Client,
     connection::Connection,
+    course::Course,
     lease::{Grant, Inner, RedisLease},
     names::{Names, Words},
     near::Crossing,
@@ -22,7 +23,7 @@ use super::{
     waiter::{Asked, Waiter},
 };
 use crate::{
-    backend::{AcquireRequest, Mode},
+    backend::{AcquireRequest, Mode, WaitBound},
     lease::{FencingToken, Loss},
 };
 
@@ -87,7 +88,7 @@ impl<'a> Attempt<'a> {
         Ok(Begun::Attempt(Self {
             client,
             request,
-            words: Some(Words::new(request, &shared.inbox, ms)),
+            words: Some(Words::new(request, &names.inbox, ms)),
             names,
             asker,
             ttl,
@@ -104,13 +105,27 @@ impl<'a> Attempt<'a> {
     /// as long as nothing older can still arrive.
     pub(super) async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
         let started = Instant::now();
+        let shared = &self.client.shared;
+        let mut course = Course::new(shared);
+        match self.request.wait {
+            WaitBound::Fail => course = course.waits_until(started),
+            WaitBound::Until(deadline) => course = course.waits_until(deadline),
+            WaitBound::Forever => {}
+        }
         loop {
-            // Where there is none, the link has waited for as long as it should.
-            let (connection, _crossing) = self.connection().await?;
-            match self.ask(connection, queues).await {
-                Err(trouble)
-                    if (!trouble.answered || trouble.is_elsewhere())
-                        && started.elapsed() < self.client.shared.timeout => {}
+            // In a line only those wait who will be heard: subscribed to before, where there is a
+            // channel for each slot. Who finds the key free needs none.
+            let is_heard = shared.hears(&self.names);
+            let asked = match self.ask(&mut course, queues && is_heard).await {
+                Ok(Step::Wait(_)) if queues && !is_heard => match shared.hear(&self.names).await {
+                    Ok(()) => continue,
+                    Err(trouble) => Err(trouble),
+                },
+                asked => asked,
+            };
+            match asked {
+                Err(trouble) if trouble.is_elsewhere() => course.after(shared, trouble).await?,
+                Err(trouble) if !trouble.answered && started.elapsed() < shared.timeout => {}
                 result => return result,
             }
         }
@@ -124,7 +139,15 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, connection: Arc<Connection>, queues: bool) -> Result<Step, Trouble> {
+    async fn ask(&mut self, course: &mut Course, queues: bool) -> Result<Step, Trouble> {
+        // Where there is none, the link has waited for as long as it should.
+        let (connection, asking, _crossing) = match course.detour(&self.client.shared).await? {
+            Some(connection) => (connection, true, None),
+            None => {
+                let (connection, crossing) = self.connection().await?;
+                (connection, false, crossing)
+            }
+        };
         self.settle_before(&connection).await?;
         self.begins_to_ask(&connection)?;
         let Some(words) = &self.words else {
@@ -133,7 +156,7 @@ impl<'a> Attempt<'a> {
         let tombstone = self.tainted_or_doubtful(&connection, words);
         let sent = Instant::now();
         let answer = connection
-            .run(&STEP, &|script, by_code| {
+            .run(asking, &STEP, &|script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
                 cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
                 cmd.arg(match (words.unfair, queues) {
@@ -150,8 +173,11 @@ impl<'a> Attempt<'a> {
                 }
                 cmd
             })
-            .await?;
-        self.open = false;
+            .await;
+        if !matches!(&answer, Err(trouble) if !trouble.is_elsewhere()) {
+            self.open = false;
+        }
+        let answer = answer?;
         let answer = match &answer {
             Value::Array(items) => items.as_slice(),
             token => {
@@ -219,7 +245,7 @@ impl<'a> Attempt<'a> {
         let sent = Instant::now();
         let keys = [&*self.names.lock, &*self.names.queue];
         let answer = connection
-            .run(&CONFIRM, &|script, by_code| {
+            .run(false, &CONFIRM, &|script, by_code| {
                 let mut cmd = script.call(by_code, &keys);
                 cmd.arg(&value)
                     .arg(words.ttl)
@@ -269,6 +295,7 @@ impl<'a> Attempt<'a> {
         if self.waiter.was_revoked(token.get()) {
             inner.lose(Loss::ForceReleased);
         }
+        self.client.shared.hear_of(&inner);
         Ok(RedisLease { inner })
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use super::{
     RedisBackend,
     acks::{Acks, ReplicaAck},
-    client::{Client, Settings},
+    client::{Client, ServerSettings, Settings},
     endpoint::{Certificates, Endpoint},
     names,
     place::Source,
@@ -136,7 +136,7 @@ impl RedisBuilder {
             ));
         }
         self.acks.check()?;
-        let source = self.source()?;
+        let servers = self.servers()?;
         let lock_runtime = runtime::handle().map_err(|error| {
             BackendError::new(
                 BackendErrorKind::Unavailable,
@@ -146,8 +146,8 @@ impl RedisBuilder {
         })?;
         let prefix = self.prefix.into_boxed_str();
         let settings = Settings {
-            source,
-            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str(),
+            servers,
+            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into(),
             prefix,
             timeout: self.timeout,
             acks: self.acks,
@@ -156,8 +156,11 @@ impl RedisBuilder {
             let lock_runtime = lock_runtime.clone();
             async move {
                 let client = Client::start(settings, lock_runtime);
+                if let Some(cluster) = client.shared.cluster() {
+                    cluster.look(&client.shared).await?;
+                }
                 for place in client.shared.places() {
-                    preflight::check(&client.shared, place).await?;
+                    preflight::check(&client.shared, &place).await?;
                     place.lock_link.connection().await?;
                     place.inbox_link.connection().await?;
                     if client.shared.acks.are_on() {
@@ -171,7 +174,7 @@ impl RedisBuilder {
             Ok(Ok(client)) => {
                 for place in client.shared.places() {
                     // Without it the first requests take longer, no more.
-                    let _ = client.shared.settled(place).await;
+                    let _ = client.shared.settled(&place).await;
                 }
                 Ok(RedisBackend { client })
             }
@@ -180,7 +183,7 @@ impl RedisBuilder {
         }
     }
 
-    fn source(&self) -> Result<Source, BackendError> {
+    fn servers(&self) -> Result<ServerSettings, BackendError> {
         let target = url::parse(&self.url)?;
         let certificates = Certificates {
             root: self.root_certificates.clone(),
@@ -194,7 +197,7 @@ impl RedisBuilder {
         }
         let servers = Endpoint::new(target.server, certificates.clone());
         Ok(match target.topology {
-            Topology::One => Source::Fixed(servers.client()?),
+            Topology::One => ServerSettings::One(Source::Fixed(Box::new(servers.client()?))),
             Topology::Sentinel {
                 sentinels,
                 service,
@@ -202,11 +205,10 @@ impl RedisBuilder {
             } => {
                 let endpoint = Endpoint::new(*login, certificates);
                 let sentinels = sentinel::clients(&sentinels, &endpoint)?;
-                Source::Master(Sentinels::new(service, sentinels, servers))
+                let sentinels = Sentinels::new(service, sentinels, servers);
+                ServerSettings::One(Source::Master(sentinels))
             }
-            Topology::Cluster { .. } => {
-                return Err(misconfigured("Redis Cluster is not supported yet"));
-            }
+            Topology::Cluster { seeds } => ServerSettings::Cluster(servers, seeds),
         })
     }
 }

@@ -6,20 +6,25 @@ use redis::{Cmd, Value};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     acks::Acks,
+    cluster::Cluster,
+    course::Course,
+    endpoint::Endpoint,
+    lease::Inner,
     names::Names,
     patrol,
     place::{Place, Source},
     renewals::{self, Renewal},
     room::Room,
     scripts::Script,
+    slots,
     trouble::Trouble,
     undo::{self, Undo},
+    url::Address,
 };
 use crate::key::LockKey;
 
@@ -32,26 +37,36 @@ pub(super) struct Client {
 
 /// What the tasks have in common.
 pub(super) struct Shared {
-    place: Arc<Place>,
+    servers: Servers,
     pub(super) prefix: Box<str>,
-    /// The channel of this process.
-    pub(super) inbox: Box<str>,
+    /// The channel of this process; in a Cluster, how those of its slots begin.
+    pub(super) inbox: Arc<str>,
     /// How long an answer may take.
     pub(super) timeout: Duration,
     pub(super) room: Room,
     pub(super) lock_runtime: Handle,
     pub(super) acks: Acks,
     renewals: mpsc::UnboundedSender<Renewal>,
-    closed: CancellationToken,
+    pub(super) closed: CancellationToken,
+}
+
+enum Servers {
+    One(Arc<Place>),
+    Cluster(Box<Cluster>),
 }
 
 /// What a client is set up with.
 pub(super) struct Settings {
-    pub(super) source: Source,
+    pub(super) servers: ServerSettings,
     pub(super) prefix: Box<str>,
-    pub(super) inbox: Box<str>,
+    pub(super) inbox: Arc<str>,
     pub(super) timeout: Duration,
     pub(super) acks: Acks,
+}
+
+pub(super) enum ServerSettings {
+    One(Source),
+    Cluster(Endpoint, Vec<Address>),
 }
 
 /// Over whose connection something is asked.
@@ -67,7 +82,7 @@ impl Client {
     /// Starts the tasks on the lock runtime; they connect by themselves.
     pub(super) fn start(settings: Settings, lock_runtime: Handle) -> Arc<Self> {
         let Settings {
-            source,
+            servers,
             prefix,
             inbox,
             timeout,
@@ -75,8 +90,17 @@ impl Client {
         } = settings;
         let (undos, undo_queue) = mpsc::unbounded_channel();
         let (renewals, renewal_queue) = mpsc::unbounded_channel();
+        let closed = CancellationToken::new();
+        let servers = match servers {
+            ServerSettings::One(source) => {
+                Servers::One(Place::new(source, timeout, closed.child_token()))
+            }
+            ServerSettings::Cluster(endpoint, seeds) => {
+                Servers::Cluster(Box::new(Cluster::new(endpoint, seeds)))
+            }
+        };
         let shared = Arc::new(Shared {
-            place: Place::new(source, timeout),
+            servers,
             prefix,
             inbox,
             timeout,
@@ -84,14 +108,14 @@ impl Client {
             lock_runtime: lock_runtime.clone(),
             acks,
             renewals,
-            closed: CancellationToken::new(),
+            closed,
         });
-        shared.place.start(&shared);
-        shared.spawn_on(&lock_runtime, patrol::walk(shared.clone()));
-        shared.spawn_on(
-            &lock_runtime,
-            renewals::renew_all(shared.clone(), renewal_queue),
-        );
+        match &shared.servers {
+            Servers::One(place) => place.start(&shared),
+            Servers::Cluster(_) => shared.spawn(follow(shared.clone())),
+        }
+        shared.spawn(patrol::walk(shared.clone()));
+        shared.spawn(renewals::renew_all(shared.clone(), renewal_queue));
         // Not cut off at the end: it ends the others.
         lock_runtime.spawn(undo::undo_all(shared.clone(), undo_queue));
         Arc::new(Self { shared, undos })
@@ -106,20 +130,64 @@ impl Client {
 
 impl Shared {
     pub(super) fn names(&self, key: &LockKey) -> Names {
-        Names::new(&self.prefix, key)
+        match &self.servers {
+            Servers::One(_) => Names::new(&self.prefix, key, &self.inbox),
+            Servers::Cluster(_) => Names::in_slot(&self.prefix, key, &self.inbox),
+        }
+    }
+
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &self.servers {
+            Servers::One(_) => None,
+            Servers::Cluster(cluster) => Some(cluster),
+        }
     }
 
     /// Where the key is.
-    pub(super) fn place(&self, _names: &Names) -> &Arc<Place> {
-        &self.place
+    pub(super) fn place(&self, names: &Names) -> Result<Arc<Place>, Trouble> {
+        match &self.servers {
+            Servers::One(place) => Ok(place.clone()),
+            Servers::Cluster(cluster) => cluster.place(names.slot.unwrap_or_default()),
+        }
     }
 
-    pub(super) fn places(&self) -> impl Iterator<Item = &Arc<Place>> {
-        std::iter::once(&self.place)
+    fn is_at(&self, names: &Names, place: &Arc<Place>) -> bool {
+        match &self.servers {
+            Servers::One(_) => true,
+            Servers::Cluster(_) => self.place(names).is_ok_and(|at| Arc::ptr_eq(&at, place)),
+        }
     }
 
-    /// Runs a script where its key is. What is refused there because the role has moved did not
-    /// run, so it is sent on for as long as an answer may take.
+    pub(super) fn places(&self) -> Vec<Arc<Place>> {
+        match &self.servers {
+            Servers::One(place) => vec![place.clone()],
+            Servers::Cluster(cluster) => cluster.places(),
+        }
+    }
+
+    /// A node of the Cluster.
+    pub(super) fn place_at(self: &Arc<Self>, address: &Address) -> Result<Arc<Place>, Trouble> {
+        match &self.servers {
+            Servers::One(place) => Ok(place.clone()),
+            Servers::Cluster(cluster) => cluster.place_at(self, address),
+        }
+    }
+
+    /// A node says that another has this slot.
+    pub(super) fn moved(self: &Arc<Self>, slot: u16, to: &Address) {
+        if let Servers::Cluster(cluster) = &self.servers {
+            cluster.moved(self, slot, to);
+        }
+    }
+
+    /// The map of slots may be old.
+    pub(super) fn look_again(&self) {
+        if let Servers::Cluster(cluster) = &self.servers {
+            cluster.look_again();
+        }
+    }
+
+    /// Runs a script where its key is.
     pub(super) async fn run(
         self: &Arc<Self>,
         via: Via,
@@ -127,52 +195,126 @@ impl Shared {
         script: &Script,
         call: impl Fn(&Script, bool) -> Cmd,
     ) -> Result<Value, Trouble> {
-        let started = Instant::now();
+        let mut course = Course::new(self);
         loop {
-            let connection = match via {
-                Via::Near => self.connection(names).await?,
-                Via::Lock => self.place(names).lock_link.connection().await?,
-            };
-            match connection.run(script, &call).await {
-                Err(trouble) if trouble.is_elsewhere() && started.elapsed() < self.timeout => {}
+            let (connection, asking) = course.connection(self, names, via).await?;
+            match connection.run(asking, script, &call).await {
+                Err(trouble) => course.after(self, trouble).await?,
                 result => return result,
             }
         }
     }
 
     pub(super) fn renew(&self, renewal: Renewal) {
-        let place = self.place(&renewal.lease.names);
-        if let Some(renewal) = place.renew(renewal) {
+        let names = &renewal.lease.names;
+        let renewal = match self.place(names) {
+            Ok(place) => place.renew(renewal),
+            Err(_) => Some(renewal),
+        };
+        if let Some(renewal) = renewal {
             // The task that takes them ends with the client.
             let _ = self.renewals.send(renewal);
         }
     }
 
-    /// Renews whatever is held there, so that who holds it no more learns it at once.
-    pub(super) fn renew_all(&self, _place: &Place) {
+    fn renew_those(&self, which: impl Fn(&Names) -> bool) {
         for lease in self.room.holders() {
-            // It tells its holder itself.
-            let (done, _) = oneshot::channel();
-            self.renew(Renewal { lease, done });
+            if which(&lease.names) {
+                // It tells its holder itself.
+                let (done, _) = oneshot::channel();
+                self.renew(Renewal { lease, done });
+            }
         }
     }
 
-    /// Spawns what ends with the client.
-    pub(super) fn spawn_on(
-        self: &Arc<Self>,
-        runtime: &Handle,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let closed = self.closed.clone();
-        runtime.spawn(async move {
-            closed.run_until_cancelled(task).await;
+    /// Renews whatever is held there, so that who holds it no more learns it at once.
+    pub(super) fn renew_all(&self, place: &Arc<Place>) {
+        self.renew_those(|names| self.is_at(names, place));
+    }
+
+    /// Messages of this place may have been missed.
+    pub(super) fn gap_at(&self, place: &Arc<Place>) {
+        match &self.servers {
+            Servers::One(_) => self.room.gap(|_| true),
+            Servers::Cluster(cluster) => self.room.gap(|lock| {
+                let place_of = cluster.place(slots::slot(lock.as_bytes()));
+                place_of.is_ok_and(|at| Arc::ptr_eq(&at, place))
+            }),
+        }
+    }
+
+    /// These slots are on another node now.
+    pub(super) fn slots_moved(&self, which: &dyn Fn(u16) -> bool) {
+        self.room.gap(|lock| which(slots::slot(lock.as_bytes())));
+        self.renew_those(|names| names.slot.is_some_and(which));
+    }
+
+    /// Whether this process hears of the key.
+    pub(super) fn hears(&self, names: &Names) -> bool {
+        if names.slot.is_none() {
+            // Its only channel is subscribed to with each connection.
+            return true;
+        }
+        let connection = self
+            .place(names)
+            .ok()
+            .and_then(|place| place.inbox_link.ready());
+        connection.is_some_and(|connection| connection.hears(&names.inbox))
+    }
+
+    /// Makes sure of that, before anybody counts on it.
+    pub(super) async fn hear(&self, names: &Names) -> Result<(), Trouble> {
+        if names.slot.is_none() {
+            return Ok(());
+        }
+        let connection = self.place(names)?.inbox_link.connection().await?;
+        connection.hear(&names.inbox).await
+    }
+
+    /// Hears from now on that this lease is taken away, and makes sure that it was not before.
+    pub(super) fn hear_of(self: &Arc<Self>, lease: &Arc<Inner>) {
+        if self.hears(&lease.names) {
+            return;
+        }
+        let (shared, names, lease) = (self.clone(), lease.names.clone(), Arc::downgrade(lease));
+        self.spawn(async move {
+            // If it fails, the next renewal tells.
+            if shared.hear(&names).await.is_ok()
+                && let Some(lease) = lease.upgrade()
+            {
+                let (done, _) = oneshot::channel();
+                shared.renew(Renewal { lease, done });
+            }
         });
+    }
+
+    /// Spawns what ends with the client, on the lock runtime.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        spawn_until(&self.closed, &self.lock_runtime, task);
     }
 
     /// Ends all tasks and connections.
     pub(super) fn close(&self) {
         self.closed.cancel();
     }
+}
+
+async fn follow(shared: Arc<Shared>) {
+    if let Servers::Cluster(cluster) = &shared.servers {
+        cluster.follow(&shared).await;
+    }
+}
+
+/// Spawns a task that is dropped when the token is cancelled.
+pub(super) fn spawn_until(
+    closed: &CancellationToken,
+    runtime: &Handle,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    let closed = closed.clone();
+    runtime.spawn(async move {
+        closed.run_until_cancelled(task).await;
+    });
 }
 
 impl fmt::Debug for Client {

@@ -1,6 +1,11 @@
 //! One connection to the server, from its opening to its certain end.
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, ServerErrorKind, Value,
@@ -12,7 +17,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{scripts::Script, trouble::Trouble};
+use super::{
+    scripts::Script,
+    trouble::{Elsewhere, Trouble},
+};
+use crate::sync::lock;
 
 /// How many commands may wait to be written. The library's default of 50 would make a burst of
 /// requests wait for each other.
@@ -30,6 +39,8 @@ pub(super) struct Connection {
     ended: CancellationToken,
     doubt: Notify,
     retired: OnceCell<bool>,
+    /// The sharded channels that it has subscribed to.
+    heard: Mutex<HashMap<Arc<str>, Arc<OnceCell<()>>>>,
 }
 
 /// What the server says of itself; empty where the user may not ask.
@@ -93,6 +104,7 @@ impl Connection {
                 ended,
                 doubt: Notify::new(),
                 retired: OnceCell::new(),
+                heard: Mutex::default(),
             };
             connection.introduce().await?;
             Ok(connection)
@@ -181,7 +193,7 @@ impl Connection {
         result.map_err(|error| {
             let trouble = Trouble::from(error);
             // Nothing is known of what else is on its way here; or this is no place to be.
-            if !trouble.answered || trouble.is_elsewhere() {
+            if !trouble.answered || trouble.elsewhere() == Some(&Elsewhere::OtherMaster) {
                 self.ended.cancel();
             }
             trouble
@@ -225,15 +237,30 @@ impl Connection {
         }
     }
 
+    /// The same, and if `asking`, from a node to which the slot of the command is being moved.
+    pub(super) async fn ask_of(&self, asking: bool, cmd: Cmd) -> Result<Value, Trouble> {
+        if !asking {
+            return self.ask(&cmd).await;
+        }
+        let mut questions = Pipeline::new();
+        questions.cmd("ASKING").add_command(cmd).ignore_errors();
+        let answers = self.ask_all(&questions, self.timeout).await?;
+        answers
+            .into_iter()
+            .last()
+            .unwrap_or(Err(Trouble::strange()))
+    }
+
     /// Runs a script. `call` makes the command, with the code if the server has forgotten it:
     /// only then is it sent twice, since the first one did not run.
     pub(super) async fn run(
         &self,
+        asking: bool,
         script: &Script,
         call: &impl Fn(&Script, bool) -> Cmd,
     ) -> Result<Value, Trouble> {
-        match self.ask(&call(script, false)).await {
-            Err(trouble) if trouble.is_no_script() => self.ask(&call(script, true)).await,
+        match self.ask_of(asking, call(script, false)).await {
+            Err(trouble) if trouble.is_no_script() => self.ask_of(asking, call(script, true)).await,
             result => result,
         }
     }
@@ -253,20 +280,48 @@ impl Connection {
         .map_err(Trouble::from)
     }
 
+    /// Subscribes to a channel of a Cluster's node, once.
+    pub(super) async fn hear(&self, channel: &Arc<str>) -> Result<(), Trouble> {
+        let heard = lock(&self.heard)
+            .entry(channel.clone())
+            .or_default()
+            .clone();
+        let subscribe = async || {
+            let mut cmd = redis::cmd("SSUBSCRIBE");
+            cmd.arg(&**channel);
+            self.ask(&cmd).await.map(drop)
+        };
+        heard.get_or_try_init(subscribe).await.map(drop)
+    }
+
+    pub(super) fn hears(&self, channel: &str) -> bool {
+        let heard = lock(&self.heard);
+        heard.get(channel).is_some_and(|heard| heard.initialized())
+    }
+
+    /// Any channel that [`hear`](Self::hear) has subscribed to.
+    pub(super) fn heard(&self) -> Option<Arc<str>> {
+        let heard = lock(&self.heard);
+        let mut channels = heard.iter().filter(|(_, heard)| heard.initialized());
+        channels.next().map(|(channel, _)| channel.clone())
+    }
+
     /// Ends this connection at the server, through another one: whatever was sent over it and did
     /// not run yet never will, wherever its bytes are. `false` if the user may not do that.
     pub(super) async fn retire(&self, through: &Self) -> Result<bool, Trouble> {
         self.end();
+        let (Some(id), Some(old), Some(new)) =
+            (self.id, &self.server.run_id, &through.server.run_id)
+        else {
+            return Ok(false);
+        };
+        // Another process, of this server or of the one that has the role or slot by now: it knows
+        // nothing of the connection, and may use the number again. Where the old one still runs,
+        // what it does late it does to keys that are not its own any more.
+        if old != new {
+            return Ok(true);
+        }
         let end_it = async || {
-            let (Some(id), Some(old), Some(new)) =
-                (self.id, &self.server.run_id, &through.server.run_id)
-            else {
-                return Ok(false);
-            };
-            // Another process of the server knows nothing of it, and may use the number again.
-            if old != new {
-                return Ok(true);
-            }
             match through.ask(&kill(id)).await {
                 Ok(_) => Ok(true),
                 // Not allowed, or not known: it never will be. Anything else passes.

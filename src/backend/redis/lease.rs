@@ -103,8 +103,7 @@ impl Inner {
     async fn release(&self) -> Result<(), Trouble> {
         let shared = &self.client.shared;
         if self.mode == Mode::Shared || self.tainted {
-            let connection = shared.connection(&self.names).await?;
-            return undo::abandon(&connection, &self.names, &self.words, self.tainted).await;
+            return undo::abandon(shared, Via::Near, &self.names, &self.words, self.tainted).await;
         }
         shared
             .run(Via::Near, &self.names, &RELEASE, |script, by_code| {

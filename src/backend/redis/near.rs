@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    client::Shared,
+    client::{Shared, spawn_until},
     connection::Connection,
     link::{Link, Standing},
     names::Names,
@@ -113,8 +113,8 @@ impl Shared {
         self: &Arc<Self>,
         names: &Names,
     ) -> Result<Arc<Connection>, Trouble> {
-        let place = self.place(names);
-        match self.near(place, |near| near.link.ready()).flatten() {
+        let place = self.place(names)?;
+        match self.near(&place, |near| near.link.ready()).flatten() {
             Some(connection) => Ok(connection),
             None => place.lock_link.connection().await,
         }
@@ -126,13 +126,13 @@ impl Shared {
         self: &Arc<Self>,
         names: &Names,
     ) -> Result<(Arc<Connection>, Option<Crossing>), Trouble> {
-        let place = self.place(names);
-        if let Some(connection) = self.near(place, |near| near.link.ready()).flatten() {
+        let place = self.place(names)?;
+        if let Some(connection) = self.near(&place, |near| near.link.ready()).flatten() {
             return Ok((connection, None));
         }
-        let crossing = match self.near(place, Near::way) {
+        let crossing = match self.near(&place, Near::way) {
             Some(Way::Here(connection)) => return Ok((connection, None)),
-            Some(Way::HereSoon) => match self.settled(place).await {
+            Some(Way::HereSoon) => match self.settled(&place).await {
                 Ok(Some(connection)) => return Ok((connection, None)),
                 _ => None,
             },
@@ -183,8 +183,9 @@ impl Shared {
 
     fn settle_on(self: &Arc<Self>, runtime: &Handle, place: Arc<Place>, id: Id, near: Arc<Near>) {
         let shared = self.clone();
+        let closed = place.closed.clone();
         let settled = Settled { place, id };
-        self.spawn_on(runtime, async move {
+        spawn_until(&closed, runtime, async move {
             let open = || settled.place.open(&shared, |_| {});
             near.link.supervise(open, || near.takes_over()).await;
         });

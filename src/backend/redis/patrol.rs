@@ -58,7 +58,7 @@ async fn ask(shared: &Arc<Shared>, names: &Names) -> Result<(Outlook, bool), Tro
     let answer = shared
         .run(Via::Lock, names, &LOOK, |script, by_code| {
             let mut cmd = script.call_lock(by_code, names, None);
-            cmd.arg(&*shared.inbox);
+            cmd.arg(&*names.inbox);
             cmd
         })
         .await?;

@@ -2,16 +2,26 @@
 //! server, they all follow.
 
 use std::{
+    future::Future,
+    pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use redis::PushInfo;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    acks, client::Shared, connection::Connection, inbox, link::Link, near::Nears,
-    renewals::Renewal, sentinel::Sentinels, trouble::Trouble,
+    acks,
+    client::{Shared, spawn_until},
+    connection::Connection,
+    inbox,
+    link::Link,
+    near::Nears,
+    renewals::Renewal,
+    sentinel::Sentinels,
+    trouble::Trouble,
 };
 
 pub(super) struct Place {
@@ -23,12 +33,14 @@ pub(super) struct Place {
     pub(super) ack_link: Link,
     acks: OnceLock<mpsc::UnboundedSender<Renewal>>,
     pub(super) nears: Nears,
+    /// Ends its tasks, and with them its connections.
+    pub(super) closed: CancellationToken,
 }
 
 /// Where connections are opened.
 pub(super) enum Source {
     /// Always there.
-    Fixed(redis::Client),
+    Fixed(Box<redis::Client>),
     /// Where Sentinels say that the master is.
     Master(Arc<Sentinels>),
 }
@@ -54,8 +66,9 @@ impl Source {
 }
 
 impl Place {
-    pub(super) fn new(source: Source, patience: Duration) -> Arc<Self> {
+    pub(super) fn new(source: Source, patience: Duration, closed: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
+            closed,
             source,
             lock_link: Link::new(patience),
             inbox_link: Link::new(patience),
@@ -78,28 +91,35 @@ impl Place {
         if let Source::Master(sentinels) = &self.source {
             sentinels.start(shared);
         }
-        let runtime = &shared.lock_runtime;
-        shared.spawn_on(runtime, {
-            let (shared, place) = (shared.clone(), self.clone());
-            async move {
-                let open = || place.open(&shared, |_| {});
-                // A server that is another now, or was restarted, may not know who holds.
-                let opened = async || shared.renew_all(&place);
-                place.lock_link.supervise(open, opened).await;
-            }
-        });
-        shared.spawn_on(runtime, inbox::listen(shared.clone(), self.clone()));
+        let spawn = |task: Pin<Box<dyn Future<Output = ()> + Send>>| {
+            spawn_until(&self.closed, &shared.lock_runtime, task);
+        };
+        let here = || (shared.clone(), self.clone());
+        let (shared, place) = here();
+        spawn(Box::pin(async move {
+            let open = || place.open(&shared, |_| {});
+            // A server that is another now, or was restarted, may not know who holds.
+            let opened = async || shared.renew_all(&place);
+            place.lock_link.supervise(open, opened).await;
+        }));
+        let (shared, place) = here();
+        spawn(Box::pin(inbox::listen(shared, place)));
+        let (shared, place) = here();
         if shared.acks.are_on() {
             let (acks, queue) = mpsc::unbounded_channel();
             let _ = self.acks.set(acks);
-            let renewing = acks::renew_all(shared.clone(), self.clone(), queue);
-            shared.spawn_on(runtime, renewing);
-            let (shared, place) = (shared.clone(), self.clone());
-            shared.clone().spawn_on(runtime, async move {
+            spawn(Box::pin(acks::renew_all(shared, place, queue)));
+            let (shared, place) = here();
+            spawn(Box::pin(async move {
                 let open = || place.open(&shared, |_| {});
                 place.ack_link.supervise(open, || async {}).await;
-            });
+            }));
         }
+    }
+
+    /// It has no role any more.
+    pub(super) fn close(&self) {
+        self.closed.cancel();
     }
 
     /// Renews a lease with acknowledgements, where they are on; else gives it back.

@@ -80,7 +80,8 @@ pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedRec
                     running.spawn(renew_shared(shared.clone(), renewal));
                 }
             }
-            if batch.len() == MOST {
+            // Beside another key of a Cluster's slot, one that is being moved could not be renewed.
+            if batch.len() == MOST || (shared.cluster().is_some() && !batch.is_empty()) {
                 break;
             }
             next = queue.try_recv().ok();

@@ -76,9 +76,7 @@ impl Sentinels {
     pub(super) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
         for n in 0..self.sentinels.len() {
             let (this, limit) = (self.clone(), shared.timeout);
-            shared.spawn_on(&shared.lock_runtime, async move {
-                this.watch(n, limit).await;
-            });
+            shared.spawn(async move { this.watch(n, limit).await });
         }
     }
 

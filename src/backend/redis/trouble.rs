@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::{cluster::redirected, url::Address};
 use crate::error::{BackendError, BackendErrorKind};
 
 /// An error that several callers may get. Its text holds no key and no secret.
@@ -15,8 +16,52 @@ pub(super) struct Trouble {
     /// Whether the server itself said so: what was asked has been done in part at most, and will
     /// not be done later.
     pub(super) answered: bool,
-    /// Whether that was because another server has the role by now: nothing was done.
-    elsewhere: bool,
+    /// Where it would be done, if the server did nothing for that reason.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Why a server did nothing that another will do, or the same one later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// It is not the master any more.
+    OtherMaster,
+    /// Another node has this slot of a Cluster, perhaps this one.
+    Moved(u16, Option<Address>),
+    /// The slot is being moved; for keys that are not here any more that node is to be asked.
+    AskAt(Address),
+    /// The slot is being moved, and keys of it are here and there.
+    BeingMoved,
+    /// No node has the slot, or too few of the Cluster are there.
+    Nowhere,
+}
+
+impl Elsewhere {
+    fn of(error: &RedisError) -> Option<Self> {
+        use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+        let ErrorKind::Server(kind) = error.kind() else {
+            return None;
+        };
+        let node = || error.redirect_node();
+        Some(match kind {
+            Moved => {
+                let (address, slot) = node()?;
+                Self::Moved(slot, redirected(address))
+            }
+            Ask => Self::AskAt(redirected(node()?.0)?),
+            TryAgain => Self::BeingMoved,
+            ClusterDown => Self::Nowhere,
+            _ => return None,
+        })
+    }
+
+    fn context(&self) -> &'static str {
+        match self {
+            Self::OtherMaster => "this Redis server is not the master any more",
+            Self::Moved(..) => "nodes of the Redis Cluster do not agree who has the key's slot",
+            Self::AskAt(_) | Self::BeingMoved => "the Redis Cluster is moving the key's slot",
+            Self::Nowhere => "the Redis Cluster is down, or the key's slot is (CLUSTERDOWN)",
+        }
+    }
 }
 
 impl Trouble {
@@ -26,7 +71,7 @@ impl Trouble {
             context: context.into(),
             source: None,
             answered: false,
-            elsewhere: false,
+            elsewhere: None,
         }
     }
 
@@ -95,7 +140,11 @@ impl Trouble {
 
     /// Whether what was asked did not run, and may run elsewhere.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.elsewhere
+        self.elsewhere.is_some()
+    }
+
+    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
     }
 
     /// Whether the same may be answered otherwise later.
@@ -135,7 +184,7 @@ impl Trouble {
                 "Redis is out of memory (OOM): raise `maxmemory` or remove other keys",
             ),
             "READONLY" => Self {
-                elsewhere: true,
+                elsewhere: Some(Elsewhere::OtherMaster),
                 ..Self::unavailable(
                     "this Redis server is a read-only replica by now (READONLY): its master is \
                      another",
@@ -166,6 +215,14 @@ impl From<RedisError> for Trouble {
         let detail = error.detail().unwrap_or_default();
         let code = error.code().unwrap_or_default();
         let answered = !code.is_empty();
+        if let Some(elsewhere) = Elsewhere::of(&error) {
+            return Self {
+                answered: true,
+                elsewhere: Some(elsewhere.clone()),
+                source: Some(error),
+                ..Self::unavailable(elsewhere.context())
+            };
+        }
         // An error inside of a script comes as one of the script, with the code in its text.
         let state = Self::of_state(code).or_else(|| Self::of_state(detail));
         let trouble = match (error.kind(), code) {
