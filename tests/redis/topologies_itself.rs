@@ -149,6 +149,35 @@ async fn a_cluster_moves_slots_step_by_step() {
     assert_eq!([error(from, "p:a"), error(to, "p:a")], ["none", "MOVED"]);
 }
 
+/// The code of the library that finds slots, on its own.
+#[path = "../../src/backend/redis/slots.rs"]
+#[allow(dead_code)]
+mod slots;
+
+#[test]
+fn the_server_finds_the_same_slots() {
+    let servers = ClusterServers::shared();
+    let mut client = servers.node(0).client();
+    let mut is_same = |key: &str| {
+        let slot = client.call(&["CLUSTER", "KEYSLOT", key]).unwrap().int();
+        assert_eq!(slot, i64::from(slots::slot(key.as_bytes())), "{key}");
+    };
+    for key in [
+        "", "{", "}", "{}", "a{}b", "a{}{b}", "{a}", "a{b}c{d}", "{{a}}", "a}{b", "é{ü}",
+    ] {
+        is_same(key);
+    }
+    let piece = |_| ["{", "}", "a", "order:1.7;", "é"][fastrand::usize(..5)];
+    for length in 0..2_000 {
+        is_same(&(0..length % 12).map(piece).collect::<String>());
+    }
+    for slot in (0..slots::SLOTS).step_by(61) {
+        let name = format!("tower-lock:{{{}}}", slots::tag(slot));
+        assert_eq!(slots::slot(name.as_bytes()), slot);
+        is_same(&name);
+    }
+}
+
 #[tokio::test]
 async fn a_replica_of_a_cluster_takes_over() {
     let begun = Instant::now();

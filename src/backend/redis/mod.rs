@@ -20,6 +20,10 @@ mod preflight;
 mod renewals;
 mod room;
 mod scripts;
+#[allow(dead_code)]
+mod slot_map;
+#[allow(dead_code)]
+mod slots;
 mod trouble;
 mod undo;
 mod waiter;
