@@ -14,3 +14,4 @@ mod refusals;
 mod setups;
 mod support;
 mod support_itself;
+mod topologies_itself;

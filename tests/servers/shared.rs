@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use super::{etcd::Etcd, process::Process, redis::RedisServer, zookeeper::ZooKeeperServer};
+use super::{
+    cluster::ClusterServers, etcd::Etcd, process::Process, redis::RedisServer,
+    zookeeper::ZooKeeperServer,
+};
 
 /// Ends the server when its standard input does, which is when our process is gone: however that
 /// ends, and without a drop, which statics do not have.
@@ -32,6 +35,21 @@ impl RedisServer {
             (server, watch)
         });
         server
+    }
+}
+
+impl ClusterServers {
+    /// As [`RedisServer::shared`]: three masters without replicas.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(ClusterServers, Vec<Mutex<Process>>)> = OnceLock::new();
+        let (servers, _watches) = SHARED.get_or_init(|| {
+            let servers = Self::start(3, 0);
+            let nodes = servers.nodes().iter();
+            let watches = nodes.map(|node| watch(node.info("process_id"), node.directory()));
+            let watches = watches.collect();
+            (servers, watches)
+        });
+        servers
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn read(asked: &Address, slots: &Value, nodes: &Value) -> Result<Vec<
             master: Address {
                 // A node that does not know how it is called is where it was asked.
                 host: match text(host) {
-                    None | Some("") => asked.host.clone(),
+                    None | Some("" | "0.0.0.0" | "::") => asked.host.clone(),
                     // Nobody knows: the node is to be met another way.
                     Some("?") => continue,
                     Some(host) => host.to_owned(),
