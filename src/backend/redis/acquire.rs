@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     attempt::{Attempt, Begun, Step},
@@ -21,6 +21,11 @@ use crate::{
 
 /// A waiter asks again after this time, whatever it has heard.
 const CEILING: Duration = Duration::from_secs(5);
+
+/// For how long a waiter stays when no server answers, where another one may take over.
+const FAIL_OVER: Duration = Duration::from_secs(30);
+/// How soon it asks again meanwhile.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn acquire(
     client: &Arc<Client>,
@@ -72,10 +77,14 @@ async fn grant(client: &Arc<Client>, request: &AcquireRequest) -> Result<RedisLe
     let mut told = Told {
         outlook,
         at: Instant::now(),
+        away: None,
     };
-    let granted = until_granted(&mut attempt, &mut told);
+    let granted = until_granted(&mut attempt, &mut told, client.shared.fails_over());
     match request.wait {
         WaitBound::Until(deadline) => timeout_at(deadline, granted).await.unwrap_or_else(|_| {
+            if let Some((_, trouble)) = told.away {
+                return Err(trouble.into());
+            }
             let remaining = told.outlook.remaining();
             let remaining = remaining.map(|r| r.saturating_sub(told.at.elapsed()));
             Err(BackendError::new(BackendErrorKind::WaitTimedOut, "").with_remaining(remaining))
@@ -88,12 +97,15 @@ async fn grant(client: &Arc<Client>, request: &AcquireRequest) -> Result<RedisLe
 struct Told {
     outlook: Outlook,
     at: Instant,
+    /// Since when it says nothing, and why.
+    away: Option<(Instant, Trouble)>,
 }
 
 /// Cancel safe, as the attempt undoes what is left of it.
 async fn until_granted(
     attempt: &mut Attempt<'_>,
     told: &mut Told,
+    fails_over: bool,
 ) -> Result<RedisLease, BackendError> {
     loop {
         attempt.queue(told.outlook);
@@ -107,13 +119,27 @@ async fn until_granted(
             Ok(News::Ask) | Err(_) => {}
             Ok(News::Replaced) => return Err(Trouble::replaced().into()),
         }
-        match attempt.ask_patiently(true).await? {
-            Step::Granted(lease) => return Ok(lease),
-            Step::Wait(outlook) => {
-                let at = Instant::now();
-                *told = Told { outlook, at };
+        told.outlook = loop {
+            match attempt.ask_patiently(true).await {
+                Ok(Step::Granted(lease)) => return Ok(lease),
+                Ok(Step::Wait(outlook)) => break outlook,
+                // Another server will take over.
+                Err(trouble) if fails_over && (!trouble.answered || trouble.is_elsewhere()) => {
+                    let since = told
+                        .away
+                        .as_ref()
+                        .map_or(Instant::now(), |(since, _)| *since);
+                    if since.elapsed() >= FAIL_OVER {
+                        return Err(trouble.into());
+                    }
+                    told.away = Some((since, trouble));
+                    sleep(jittered(PAUSE)).await;
+                }
+                Err(trouble) => return Err(trouble.into()),
             }
-        }
+        };
+        told.at = Instant::now();
+        told.away = None;
     }
 }
 

@@ -116,7 +116,15 @@ impl<'a> Attempt<'a> {
             // In a line only those wait who will be heard: subscribed to before, where there is a
             // channel for each slot. Who finds the key free needs none.
             let is_heard = shared.hears(&self.names);
-            let asked = match self.ask(&mut course, queues && is_heard).await {
+            // Where there is none, the link has waited for as long as it should.
+            let (connection, asking, _crossing) = match course.detour(shared).await? {
+                Some(connection) => (connection, true, None),
+                None => {
+                    let (connection, crossing) = self.connection().await?;
+                    (connection, false, crossing)
+                }
+            };
+            let asked = match self.ask(connection, asking, queues && is_heard).await {
                 Ok(Step::Wait(_)) if queues && !is_heard => match shared.hear(&self.names).await {
                     Ok(()) => continue,
                     Err(trouble) => Err(trouble),
@@ -139,15 +147,12 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, course: &mut Course, queues: bool) -> Result<Step, Trouble> {
-        // Where there is none, the link has waited for as long as it should.
-        let (connection, asking, _crossing) = match course.detour(&self.client.shared).await? {
-            Some(connection) => (connection, true, None),
-            None => {
-                let (connection, crossing) = self.connection().await?;
-                (connection, false, crossing)
-            }
-        };
+    async fn ask(
+        &mut self,
+        connection: Arc<Connection>,
+        asking: bool,
+        queues: bool,
+    ) -> Result<Step, Trouble> {
         self.settle_before(&connection).await?;
         self.begins_to_ask(&connection)?;
         let Some(words) = &self.words else {

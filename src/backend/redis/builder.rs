@@ -1,6 +1,6 @@
 //! How a backend is set up.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     RedisBackend,
@@ -8,7 +8,7 @@ use super::{
     client::{Client, ServerSettings, Settings},
     endpoint::{Certificates, Endpoint},
     names,
-    place::Source,
+    place::{Place, Source},
     preflight,
     sentinel::{self, Sentinels},
     trouble::Trouble,
@@ -159,15 +159,20 @@ impl RedisBuilder {
                 if let Some(cluster) = client.shared.cluster() {
                     cluster.look(&client.shared).await?;
                 }
+                // Of a Cluster, one node that answers will do: what is in others' slots is
+                // refused until they come back.
+                let (mut works, mut away) = (false, None);
                 for place in client.shared.places() {
-                    preflight::check(&client.shared, &place).await?;
-                    place.lock_link.connection().await?;
-                    place.inbox_link.connection().await?;
-                    if client.shared.acks.are_on() {
-                        place.ack_link.connection().await?;
+                    match check(&client, &place).await {
+                        Ok(()) => works = true,
+                        Err(trouble) if !trouble.may_pass() => return Err(trouble),
+                        Err(trouble) => away = Some(trouble),
                     }
                 }
-                Ok::<_, Trouble>(client)
+                if !works {
+                    return Err(away.unwrap_or_else(Trouble::nowhere));
+                }
+                Ok(client)
             }
         });
         match task.await {
@@ -215,6 +220,16 @@ impl RedisBuilder {
 
 fn misconfigured(what: impl Into<std::borrow::Cow<'static, str>>) -> BackendError {
     BackendError::new(BackendErrorKind::Misconfigured, what)
+}
+
+async fn check(client: &Client, place: &Arc<Place>) -> Result<(), Trouble> {
+    preflight::check(&client.shared, place).await?;
+    place.lock_link.connection().await?;
+    place.inbox_link.connection().await?;
+    if client.shared.acks.are_on() {
+        place.ack_link.connection().await?;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for RedisBuilder {

@@ -143,6 +143,14 @@ impl Shared {
         }
     }
 
+    /// Whether another server takes over when one is gone.
+    pub(super) fn fails_over(&self) -> bool {
+        match &self.servers {
+            Servers::One(place) => place.fails_over(),
+            Servers::Cluster(_) => true,
+        }
+    }
+
     /// Where the key is.
     pub(super) fn place(&self, names: &Names) -> Result<Arc<Place>, Trouble> {
         match &self.servers {

@@ -78,6 +78,10 @@ impl Place {
         })
     }
 
+    pub(super) fn fails_over(&self) -> bool {
+        matches!(self.source, Source::Master(_))
+    }
+
     pub(super) async fn open(
         &self,
         shared: &Shared,

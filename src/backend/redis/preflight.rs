@@ -6,7 +6,13 @@ use redis::{PushKind, Value};
 use tokio::sync::mpsc;
 
 use super::{
-    client::Shared, connection::text, names, place::Place, scripts::PROBE, slots, trouble::Trouble,
+    client::Shared,
+    connection::{Connection, text},
+    names,
+    place::Place,
+    scripts::PROBE,
+    slots,
+    trouble::Trouble,
 };
 
 /// Everything that the backend will do, once, over a connection of its own.
@@ -17,26 +23,7 @@ pub(super) async fn check(shared: &Shared, place: &Arc<Place>) -> Result<(), Tro
             let _ = heard.send(push.kind);
         })
         .await?;
-    let is_cluster = shared.cluster().is_some();
-    match connection.server().mode.as_deref() {
-        Some("cluster") if !is_cluster => {
-            return Err(Trouble::misconfigured(
-                "this server is a node of a Redis Cluster: the URL is to begin with \
-                 `redis+cluster://`",
-            ));
-        }
-        Some("sentinel") => {
-            return Err(Trouble::misconfigured(
-                "this server is a Redis Sentinel: the URL is to begin with `redis+sentinel://`",
-            ));
-        }
-        Some("standalone") if is_cluster => {
-            return Err(Trouble::misconfigured(
-                "this server is no node of a Redis Cluster: the URL is to begin with `redis://`",
-            ));
-        }
-        _ => {}
-    }
+    check_mode(&connection, shared.cluster().is_some())?;
     if connection.server().evicts {
         tracing::warn!(
             target: "tower_lock",
@@ -90,4 +77,21 @@ pub(super) async fn check(shared: &Shared, place: &Arc<Place>) -> Result<(), Tro
     shared.acks.probe(&connection).await?;
     connection.end();
     Ok(())
+}
+
+/// Whether the server is of the kind that the URL says.
+pub(super) fn check_mode(connection: &Connection, is_cluster: bool) -> Result<(), Trouble> {
+    let wrong = match connection.server().mode.as_deref() {
+        Some("cluster") if !is_cluster => {
+            "this server is a node of a Redis Cluster: the URL is to begin with `redis+cluster://`"
+        }
+        Some("sentinel") => {
+            "this server is a Redis Sentinel: the URL is to begin with `redis+sentinel://`"
+        }
+        Some("standalone") if is_cluster => {
+            "this server is no node of a Redis Cluster: the URL is to begin with `redis://`"
+        }
+        _ => return Ok(()),
+    };
+    Err(Trouble::misconfigured(wrong))
 }

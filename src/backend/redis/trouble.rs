@@ -86,6 +86,10 @@ impl Trouble {
         Self::unavailable("Redis did not answer within the operation timeout")
     }
 
+    pub(super) fn nowhere() -> Self {
+        Self::unavailable("no node of the Redis Cluster has the key's slot")
+    }
+
     pub(super) fn not_replicated() -> Self {
         Self {
             kind: BackendErrorKind::NotReplicated,

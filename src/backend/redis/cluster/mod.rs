@@ -29,6 +29,7 @@ use super::{
     connection::Connection,
     endpoint::Endpoint,
     place::{Place, Source},
+    preflight,
     slots::SLOTS,
     trouble::Trouble,
     url::Address,
@@ -80,7 +81,7 @@ impl Cluster {
         let place = map.slots.get(usize::from(slot)).cloned().flatten();
         place.ok_or_else(|| {
             self.look_again();
-            Trouble::unavailable("no node of the Redis Cluster has the key's slot")
+            Trouble::nowhere()
         })
     }
 
@@ -284,6 +285,7 @@ async fn ask(
     address: &Address,
     limit: Duration,
 ) -> Result<Vec<Claim>, Trouble> {
+    preflight::check_mode(connection, true)?;
     let mut questions = Pipeline::new();
     questions.cmd("CLUSTER").arg("SLOTS");
     questions.cmd("CLUSTER").arg("NODES");
