@@ -6,11 +6,11 @@ use std::{
 };
 
 /// Only reached by failures.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// The calls for which something may take: `None` when the time is over.
+/// To be called after each try that was in vain: it panics when the time is over.
 fn tries(what: &str) -> impl FnMut() {
     let begun = Instant::now();
     move || {

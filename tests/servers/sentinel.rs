@@ -342,6 +342,19 @@ impl SentinelServers {
     }
 }
 
+impl Drop for SentinelServers {
+    /// Whoever waited in vain for the sentinels wants to know what they did meanwhile.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for sentinel in &self.sentinels {
+                if let Some(process) = &*sentinel.process.lock().unwrap() {
+                    eprintln!("sentinel at {}:\n{}", sentinel.port, process.log());
+                }
+            }
+        }
+    }
+}
+
 impl Sentinel {
     fn spawn(&self) -> Result<(), String> {
         let mut command: Command = redis_server();
@@ -355,9 +368,13 @@ impl Sentinel {
         // Another server on this port would answer just as well.
         let answer = self.ask(&["INFO", "server"]);
         match answer.as_ref().and_then(|info| info.field("process_id")) {
-            Some(answered) if answered == pid.to_string() => Ok(()),
-            other => Err(format!("Address already in use by process {other:?}")),
+            Some(answered) if answered == pid.to_string() => {}
+            other => return Err(format!("Address already in use by process {other:?}")),
         }
+        // Else it does nothing for 30 s where the clock was set or the machine stood still.
+        let answer = self.ask(&["SENTINEL", "DEBUG", "TILT-TRIGGER", "3600000"]);
+        assert_eq!(answer, Some(Reply::Text("OK".to_owned())));
+        Ok(())
     }
 
     fn address(&self) -> SocketAddr {

@@ -4,10 +4,14 @@ use std::{
     path::Path,
     process::Command,
     sync::{Mutex, OnceLock},
+    time::Duration,
 };
 
 use super::{
-    cluster::ClusterServers, etcd::Etcd, process::Process, redis::RedisServer,
+    cluster::{ClusterServers, ClusterSetup},
+    etcd::Etcd,
+    process::Process,
+    redis::RedisServer,
     zookeeper::ZooKeeperServer,
 };
 
@@ -43,7 +47,11 @@ impl ClusterServers {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<(ClusterServers, Vec<Mutex<Process>>)> = OnceLock::new();
         let (servers, _watches) = SHARED.get_or_init(|| {
-            let servers = Self::start(3, 0);
+            // Nobody takes its nodes away, so none is to be given up while the machine is busy.
+            let servers = Self::start_with(ClusterSetup {
+                node_timeout: Duration::from_secs(15),
+                ..ClusterSetup::default()
+            });
             let nodes = servers.nodes().iter();
             let watches = nodes.map(|node| watch(node.info("process_id"), node.directory()));
             let watches = watches.collect();
