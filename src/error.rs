@@ -40,7 +40,7 @@ pub enum BackendErrorKind {
     /// Whether the command was executed is unknown.
     Unavailable,
     /// The key was granted, but fewer replicas than required acknowledged it in time: it was
-    /// given back. See [`ReplicaAck::Require`](crate::ReplicaAck::Require).
+    /// given back. See `ReplicaAck::Require` of the Redis backend.
     NotReplicated,
     /// The lease is not held by this owner (any more). Terminal.
     Lost,

@@ -276,7 +276,12 @@ impl Shared {
             return Ok(());
         }
         let connection = self.place(names)?.inbox_link.connection().await?;
-        connection.hear(&names.inbox).await
+        connection.hear(&names.inbox).await?;
+        if connection.has_ended() {
+            // A slot has moved, so that was the answer to another question.
+            return Err(Trouble::unavailable("the connection to Redis has ended"));
+        }
+        Ok(())
     }
 
     /// Hears from now on that this lease is taken away, and makes sure that it was not before.

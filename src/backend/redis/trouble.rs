@@ -50,6 +50,18 @@ impl Elsewhere {
             Ask => Self::AskAt(redirected(node()?.0)?),
             TryAgain => Self::BeingMoved,
             ClusterDown => Self::Nowhere,
+            // A script at the source of a slot that is being moved, once it has emptied a key. What
+            // it did before that stays; asking again by the same owner ends the same.
+            ServerErrorKind::ResponseError => {
+                let detail = error.detail()?;
+                if detail.contains("non local key") {
+                    Self::BeingMoved
+                } else if detail.contains("while the cluster is down") {
+                    Self::Nowhere
+                } else {
+                    return None;
+                }
+            }
             _ => return None,
         })
     }
