@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tower_lock::{
-    BackendError, BackendErrorKind, Lease as _, LockBackend as _, Loss, RedisBackend,
-    backend::redis::RedisLease,
+    BackendError, BackendErrorKind, Lease as _, Loss, RedisBackend, backend::redis::RedisLease,
 };
 
 use crate::{
     servers::{RedisServer, SentinelServers, SentinelSetup},
     storage::Storage,
-    support::{LONG, SLACK, connect, hold, key, name, served, try_it, wait},
+    support::{SLACK, connect, hold, key, name, served, try_it, wait},
 };
 
 /// How long a fail-over may take, from the fault to the first answer of the new master.

@@ -9,8 +9,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, Pipeline, Value};
-use tokio::{sync::mpsc, task::yield_now, time::Instant};
+use redis::{Cmd, Pipeline, ServerErrorKind, Value};
+use tokio::{
+    sync::mpsc,
+    task::yield_now,
+    time::{Instant, sleep},
+};
 
 use super::{
     answer,
@@ -18,11 +22,14 @@ use super::{
     connection::Connection,
     place::Place,
     renewals::{self, Renewal},
-    trouble::Trouble,
+    trouble::{Elsewhere, Trouble},
 };
+use crate::clock::jittered;
 
 /// How many leases go in one round.
 const MOST: usize = 500;
+/// How soon one is asked for again that is elsewhere.
+const PAUSE: Duration = Duration::from_millis(30);
 
 /// Whether a lock counts before replicas have it.
 ///
@@ -98,7 +105,7 @@ impl Acks {
         }
         match connection.ask(&self.command(0, 1)).await {
             Ok(_) => Ok(()),
-            Err(trouble) if trouble.answered && trouble.may_pass() => {
+            Err(trouble) if trouble.is_server(ServerErrorKind::ResponseError) => {
                 Err(Trouble::misconfigured(if self.fsynced {
                     "this server has no WAITAOF (Redis 7.2 has), which acknowledgements in \
                      append-only files need"
@@ -133,8 +140,45 @@ pub(super) async fn renew_all(
                 Ok(results) => results.get(n).cloned().unwrap_or(Err(Trouble::strange())),
                 Err(trouble) => Err(trouble.clone()),
             };
-            renewals::settle(renewal, sent, result);
+            match result {
+                Err(trouble) if trouble.is_elsewhere() => sent_on(&shared, renewal, trouble),
+                result => renewals::settle(renewal, sent, result),
+            }
         }
+    }
+}
+
+/// Renews at the node that has the key by now, as long as the lease lasts.
+fn sent_on(shared: &Arc<Shared>, mut renewal: Renewal, trouble: Trouble) {
+    if renewal.lease.has_ended() {
+        return renewal.fails(trouble);
+    }
+    let Some(elsewhere) = trouble.elsewhere() else {
+        return renewal.fails(trouble);
+    };
+    shared.learn(elsewhere);
+    let target = match elsewhere {
+        Elsewhere::AskAt(address) => Some(address.clone()),
+        _ => None,
+    };
+    renewal.asking = target.is_some();
+    let again = shared.clone();
+    shared.spawn(async move {
+        // Nodes may send us to each other for a moment.
+        sleep(jittered(PAUSE)).await;
+        match target.map(|address| again.place_at(&address)) {
+            None => again.renew(renewal),
+            Some(Ok(place)) => place.acknowledge(renewal),
+            Some(Err(trouble)) => renewal.fails(trouble),
+        }
+    });
+}
+
+/// How many replicas, as `WAIT` or `WAITAOF` say.
+fn acknowledged(waited: &Value) -> Option<i64> {
+    match waited {
+        Value::Array(_) => answer::ints(waited).ok()?.last().copied(),
+        number => answer::int(number).ok(),
     }
 }
 
@@ -151,18 +195,30 @@ async fn round(
         let mut questions = Pipeline::new();
         questions.ignore_errors();
         for renewal in batch {
+            if renewal.asking {
+                questions.cmd("ASKING");
+            }
             questions.add_command(renewal.command(by_code));
         }
         let wanted = acks.of.replicas().unwrap_or_default();
         questions.add_command(acks.command(wanted, acks.within.as_millis()));
         let limit = shared.timeout + acks.within;
         let mut answers = connection.ask_all(&questions, limit).await?;
-        let waited = answers.pop().unwrap_or(Err(Trouble::strange()))?;
-        replicas = match &waited {
-            Value::Array(_) => answer::ints(&waited)?.last().copied(),
-            number => Some(answer::int(number)?),
-        }
-        .ok_or_else(Trouble::strange)?;
+        // Where it fails, nobody has acknowledged; what the leases are is known all the same.
+        replicas = answers
+            .pop()
+            .and_then(|waited| acknowledged(&waited.ok()?))
+            .unwrap_or_default();
+        let mut answers = answers.into_iter();
+        let answers: Vec<_> = batch
+            .iter()
+            .map(|renewal| {
+                if renewal.asking {
+                    answers.next();
+                }
+                answers.next().unwrap_or(Err(Trouble::strange()))
+            })
+            .collect();
         let is_forgotten =
             |answer: &Result<Value, Trouble>| matches!(answer, Err(t) if t.is_no_script());
         let forgotten = answers.iter().any(is_forgotten);

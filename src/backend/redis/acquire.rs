@@ -16,7 +16,7 @@ use crate::{
     backend::{AcquireRequest, WaitBound},
     clock::jittered,
     error::{BackendError, BackendErrorKind},
-    lease::Lease as _,
+    lease::{Lease as _, Loss},
 };
 
 /// A waiter asks again after this time, whatever it has heard.
@@ -31,30 +31,43 @@ pub(super) async fn acquire(
     client: &Arc<Client>,
     request: &AcquireRequest,
 ) -> Result<RedisLease, BackendError> {
-    let lease = grant(client, request).await?;
-    if !client.shared.acks.are_on() {
-        return Ok(lease);
-    }
-    match lease.renew().await {
-        Ok(()) => Ok(lease),
-        Err(error) => {
-            // Dropped without success, it is undone all the same.
-            let _ = timeout(client.shared.timeout, lease.release()).await;
-            Err(match error.kind() {
-                BackendErrorKind::Lost => {
-                    Trouble::undone("the grant was gone before replicas had it").into()
-                }
-                _ => error,
-            })
-        }
-    }
-}
-
-async fn grant(client: &Arc<Client>, request: &AcquireRequest) -> Result<RedisLease, BackendError> {
     let mut attempt = match Attempt::begin(client, request).await? {
         Begun::Attempt(attempt) => attempt,
         Begun::Holds(inner) => return again(inner).await,
     };
+    let lease = grant(client, request, &mut attempt).await?;
+    drop(attempt);
+    if !client.shared.acks.are_on() {
+        return Ok(lease);
+    }
+    acknowledged(client, lease).await
+}
+
+/// A grant counts when replicas have it.
+async fn acknowledged(client: &Arc<Client>, lease: RedisLease) -> Result<RedisLease, BackendError> {
+    let shared = &client.shared;
+    // A round that is under way, and its own.
+    let limit = (shared.timeout + shared.acks.within) * 2;
+    let error = match timeout(limit, lease.renew()).await {
+        Ok(Ok(())) if !lease.inner.has_ended() => return Ok(lease),
+        Ok(Ok(())) | Err(_) => Trouble::not_replicated().into(),
+        Ok(Err(error)) if error.kind() == BackendErrorKind::Lost => {
+            Trouble::undone("the grant was gone before replicas had it").into()
+        }
+        Ok(Err(error)) => error,
+    };
+    // Whoever else has it by this owner hears of it first.
+    lease.inner.lose(Loss::Revoked);
+    // Dropped without success, it is undone all the same.
+    let _ = timeout(shared.timeout, lease.release()).await;
+    Err(error)
+}
+
+async fn grant(
+    client: &Arc<Client>,
+    request: &AcquireRequest,
+    attempt: &mut Attempt<'_>,
+) -> Result<RedisLease, BackendError> {
     let fails_at_once = match request.wait {
         WaitBound::Fail => Some(BackendErrorKind::Contended),
         WaitBound::Until(deadline) if deadline <= Instant::now() => {
@@ -79,7 +92,7 @@ async fn grant(client: &Arc<Client>, request: &AcquireRequest) -> Result<RedisLe
         at: Instant::now(),
         away: None,
     };
-    let granted = until_granted(&mut attempt, &mut told, client.shared.fails_over());
+    let granted = until_granted(attempt, &mut told, client.shared.fails_over());
     match request.wait {
         WaitBound::Until(deadline) => timeout_at(deadline, granted).await.unwrap_or_else(|_| {
             if let Some((_, trouble)) = told.away {

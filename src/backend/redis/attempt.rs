@@ -117,11 +117,19 @@ impl<'a> Attempt<'a> {
             // channel for each slot. Who finds the key free needs none.
             let is_heard = shared.hears(&self.names);
             // Where there is none, the link has waited for as long as it should.
-            let (connection, asking, _crossing) = match course.detour(shared).await? {
-                Some(connection) => (connection, true, None),
-                None => {
-                    let (connection, crossing) = self.connection().await?;
+            let found = match course.detour(shared).await {
+                Ok(Some(connection)) => Ok((connection, true, None)),
+                Ok(None) => self.connection().await.map(|(connection, crossing)| {
+                    // Kept until there is an answer.
                     (connection, false, crossing)
+                }),
+                Err(trouble) => Err(trouble),
+            };
+            let (connection, asking, _crossing) = match found {
+                Ok(found) => found,
+                Err(trouble) => {
+                    course.after(shared, trouble).await?;
+                    continue;
                 }
             };
             let asked = match self.ask(connection, asking, queues && is_heard).await {
@@ -133,7 +141,10 @@ impl<'a> Attempt<'a> {
             };
             match asked {
                 Err(trouble) if trouble.is_elsewhere() => course.after(shared, trouble).await?,
-                Err(trouble) if !trouble.answered && started.elapsed() < shared.timeout => {}
+                Err(trouble) if !trouble.answered && started.elapsed() < shared.timeout => {
+                    // Most of these took a while; none may take no time at all.
+                    yield_now().await;
+                }
                 result => return result,
             }
         }
@@ -300,7 +311,6 @@ impl<'a> Attempt<'a> {
         if self.waiter.was_revoked(token.get()) {
             inner.lose(Loss::ForceReleased);
         }
-        self.client.shared.hear_of(&inner);
         Ok(RedisLease { inner })
     }
 

@@ -213,7 +213,7 @@ impl RedisBuilder {
                 let sentinels = Sentinels::new(service, sentinels, servers);
                 ServerSettings::One(Source::Master(sentinels))
             }
-            Topology::Cluster { seeds } => ServerSettings::Cluster(servers, seeds),
+            Topology::Cluster { seeds } => ServerSettings::Cluster(Box::new(servers), seeds),
         })
     }
 }

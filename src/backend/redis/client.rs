@@ -14,7 +14,6 @@ use super::{
     cluster::Cluster,
     course::Course,
     endpoint::Endpoint,
-    lease::Inner,
     names::Names,
     patrol,
     place::{Place, Source},
@@ -22,7 +21,7 @@ use super::{
     room::Room,
     scripts::Script,
     slots,
-    trouble::Trouble,
+    trouble::{Elsewhere, Trouble},
     undo::{self, Undo},
     url::Address,
 };
@@ -66,7 +65,7 @@ pub(super) struct Settings {
 
 pub(super) enum ServerSettings {
     One(Source),
-    Cluster(Endpoint, Vec<Address>),
+    Cluster(Box<Endpoint>, Vec<Address>),
 }
 
 /// Over whose connection something is asked.
@@ -96,7 +95,7 @@ impl Client {
                 Servers::One(Place::new(source, timeout, closed.child_token()))
             }
             ServerSettings::Cluster(endpoint, seeds) => {
-                Servers::Cluster(Box::new(Cluster::new(endpoint, seeds)))
+                Servers::Cluster(Box::new(Cluster::new(*endpoint, seeds)))
             }
         };
         let shared = Arc::new(Shared {
@@ -181,17 +180,16 @@ impl Shared {
         }
     }
 
-    /// A node says that another has this slot.
-    pub(super) fn moved(self: &Arc<Self>, slot: u16, to: &Address) {
-        if let Servers::Cluster(cluster) = &self.servers {
-            cluster.moved(self, slot, to);
-        }
-    }
-
-    /// The map of slots may be old.
-    pub(super) fn look_again(&self) {
-        if let Servers::Cluster(cluster) = &self.servers {
-            cluster.look_again();
+    /// What a server said of where something is.
+    pub(super) fn learn(self: &Arc<Self>, elsewhere: &Elsewhere) {
+        let Servers::Cluster(cluster) = &self.servers else {
+            return;
+        };
+        match elsewhere {
+            Elsewhere::Moved(slot, Some(address)) => cluster.moved(self, *slot, address),
+            Elsewhere::Moved(_, None) | Elsewhere::Nowhere => cluster.look_again(),
+            // The end of the move will tell.
+            Elsewhere::AskAt(_) | Elsewhere::BeingMoved | Elsewhere::OtherMaster => {}
         }
     }
 
@@ -214,14 +212,14 @@ impl Shared {
     }
 
     pub(super) fn renew(&self, renewal: Renewal) {
-        let names = &renewal.lease.names;
-        let renewal = match self.place(names) {
-            Ok(place) => place.renew(renewal),
-            Err(_) => Some(renewal),
-        };
-        if let Some(renewal) = renewal {
+        if !self.acks.are_on() {
             // The task that takes them ends with the client.
             let _ = self.renewals.send(renewal);
+            return;
+        }
+        match self.place(&renewal.lease.names) {
+            Ok(place) => place.acknowledge(renewal),
+            Err(trouble) => renewal.fails(trouble),
         }
     }
 
@@ -230,7 +228,7 @@ impl Shared {
             if which(&lease.names) {
                 // It tells its holder itself.
                 let (done, _) = oneshot::channel();
-                self.renew(Renewal { lease, done });
+                self.renew(Renewal::new(lease, done));
             }
         }
     }
@@ -279,26 +277,9 @@ impl Shared {
         connection.hear(&names.inbox).await?;
         if connection.has_ended() {
             // A slot has moved, so that was the answer to another question.
-            return Err(Trouble::unavailable("the connection to Redis has ended"));
+            return Err(Trouble::ended());
         }
         Ok(())
-    }
-
-    /// Hears from now on that this lease is taken away, and makes sure that it was not before.
-    pub(super) fn hear_of(self: &Arc<Self>, lease: &Arc<Inner>) {
-        if self.hears(&lease.names) {
-            return;
-        }
-        let (shared, names, lease) = (self.clone(), lease.names.clone(), Arc::downgrade(lease));
-        self.spawn(async move {
-            // If it fails, the next renewal tells.
-            if shared.hear(&names).await.is_ok()
-                && let Some(lease) = lease.upgrade()
-            {
-                let (done, _) = oneshot::channel();
-                shared.renew(Renewal { lease, done });
-            }
-        });
     }
 
     /// Spawns what ends with the client, on the lock runtime.

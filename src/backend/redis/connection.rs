@@ -189,7 +189,12 @@ impl Connection {
         self.judge(result.and_then(Value::extract_error))
     }
 
+    /// An answer counts only on a connection that has not ended meanwhile: the server may not be
+    /// the master any more, or the answer may be another question's.
     fn judge<T>(&self, result: Result<T, redis::RedisError>) -> Result<T, Trouble> {
+        if result.is_ok() && self.has_ended() {
+            return Err(Trouble::ended());
+        }
         result.map_err(|error| {
             let trouble = Trouble::from(error);
             // Nothing is known of what else is on its way here; or this is no place to be.
@@ -287,11 +292,18 @@ impl Connection {
             .or_default()
             .clone();
         let subscribe = async || {
+            if self.has_ended() {
+                // Those who wait for each other here would go on trying one by one.
+                return Err(Trouble::ended());
+            }
             let mut cmd = redis::cmd("SSUBSCRIBE");
             cmd.arg(&**channel);
             self.ask(&cmd).await.map(drop)
         };
-        heard.get_or_try_init(subscribe).await.map(drop)
+        let subscribed = timeout(self.timeout, heard.get_or_try_init(subscribe)).await;
+        subscribed
+            .unwrap_or_else(|_| Err(Trouble::no_answer()))
+            .map(drop)
     }
 
     pub(super) fn hears(&self, channel: &str) -> bool {
@@ -317,7 +329,8 @@ impl Connection {
         };
         // Another process, of this server or of the one that has the role or slot by now: it knows
         // nothing of the connection, and may use the number again. Where the old one still runs,
-        // what it does late it does to keys that are not its own any more.
+        // what it does late it does to keys that are not its own any more. (A slot would have to
+        // come back to it before a packet does that is under way.)
         if old != new {
             return Ok(true);
         }
@@ -335,6 +348,13 @@ impl Connection {
             }
         };
         self.retired.get_or_try_init(end_it).await.copied()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Whoever watches over it need not any more.
+        self.ended.cancel();
     }
 }
 

@@ -18,16 +18,19 @@ use crate::clock::jittered;
 
 /// How long the move of a slot is waited for, by whoever can wait.
 const MOVE: Duration = Duration::from_secs(10);
-/// How soon a slot that is being moved is asked for again, at first.
-const SOON: Duration = Duration::from_millis(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// How many nodes in a row may send us on before we wait for them to agree.
+const HOPS: u32 = 3;
 
 pub(super) struct Course {
+    timeout: Duration,
     /// For what passes at once or not at all: a role or slot that has moved.
     until: Instant,
     /// For a slot that is being moved.
     moved_until: Instant,
     pause: Duration,
+    hops: u32,
     /// A node to ask just now, whoever has the slot.
     ask_at: Option<Address>,
 }
@@ -37,9 +40,11 @@ impl Course {
         let now = Instant::now();
         let until = now + shared.timeout;
         Self {
+            timeout: shared.timeout,
             until,
             moved_until: until.max(now + MOVE),
-            pause: SOON,
+            pause: FIRST_PAUSE,
+            hops: 0,
             ask_at: None,
         }
     }
@@ -64,21 +69,31 @@ impl Course {
         }
     }
 
-    /// A connection, and whether the question is out of turn there.
+    /// A connection, and whether the question is out of turn there. Where there is none, this has
+    /// waited for one as long as it should.
     pub(super) async fn connection(
         &mut self,
         shared: &Arc<Shared>,
         names: &Names,
         via: Via,
     ) -> Result<(Arc<Connection>, bool), Trouble> {
-        if let Some(connection) = self.detour(shared).await? {
-            return Ok((connection, true));
+        loop {
+            let found = match self.detour(shared).await {
+                Ok(Some(connection)) => return Ok((connection, true)),
+                Ok(None) => match via {
+                    Via::Near => shared.connection(names).await,
+                    Via::Lock => match shared.place(names) {
+                        Ok(place) => place.lock_link.connection().await,
+                        Err(trouble) => Err(trouble),
+                    },
+                },
+                Err(trouble) => Err(trouble),
+            };
+            match found {
+                Ok(connection) => return Ok((connection, false)),
+                Err(trouble) => self.after(shared, trouble).await?,
+            }
         }
-        let connection = match via {
-            Via::Near => shared.connection(names).await?,
-            Via::Lock => shared.place(names)?.lock_link.connection().await?,
-        };
-        Ok((connection, false))
     }
 
     /// Returns when it is worth asking again.
@@ -90,30 +105,35 @@ impl Course {
         let Some(elsewhere) = trouble.elsewhere() else {
             return Err(trouble);
         };
+        shared.learn(elsewhere);
         let now = Instant::now();
-        let limit = match elsewhere {
-            Elsewhere::BeingMoved | Elsewhere::AskAt(_) => self.moved_until,
-            _ => self.until,
-        };
-        if now >= limit {
+        let is_moving = matches!(elsewhere, Elsewhere::BeingMoved | Elsewhere::AskAt(_));
+        if now
+            >= if is_moving {
+                self.moved_until
+            } else {
+                self.until
+            }
+        {
             return Err(trouble);
         }
-        match elsewhere {
-            Elsewhere::OtherMaster => {}
-            Elsewhere::Moved(slot, address) => match address {
-                Some(address) if self.pause == SOON => shared.moved(*slot, address),
-                // Two nodes that send us to each other, or one that does not say where.
-                _ => {
-                    shared.look_again();
-                    sleep(jittered(self.pause)).await;
-                }
-            },
-            Elsewhere::AskAt(address) => self.ask_at = Some(address.clone()),
-            Elsewhere::BeingMoved | Elsewhere::Nowhere => {
-                shared.look_again();
-                sleep(jittered(self.pause)).await;
-            }
+        if is_moving {
+            // What comes after the move is news.
+            self.until = self.until.max(now + self.timeout);
+            self.hops = 0;
         }
+        match elsewhere {
+            Elsewhere::AskAt(address) => {
+                self.ask_at = Some(address.clone());
+                return Ok(());
+            }
+            Elsewhere::Moved(_, Some(_)) | Elsewhere::OtherMaster if self.hops < HOPS => {
+                self.hops += 1;
+                return Ok(());
+            }
+            _ => {}
+        }
+        sleep(jittered(self.pause)).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::{
 
 use tokio::{
     sync::Notify,
+    task::yield_now,
     time::{Instant, sleep_until},
 };
 
@@ -125,9 +126,10 @@ pub(super) async fn wait_free(
         if troubled.is_none() {
             course = Course::new(shared);
         }
+        // Where there is no connection, this has waited for one.
+        let (connection, asking) = course.connection(shared, &caller.names, Via::Near).await?;
         let asked = async {
             shared.hear(&caller.names).await?;
-            let (connection, asking) = course.connection(shared, &caller.names, Via::Near).await?;
             caller.asked = Some(connection.clone());
             ask(&connection, asking, &caller.names, &gate.entry).await
         };
@@ -140,6 +142,8 @@ pub(super) async fn wait_free(
                     course.after(shared, trouble).await?;
                 } else if trouble.answered || since.elapsed() >= shared.timeout {
                     return Err(trouble.into());
+                } else {
+                    yield_now().await;
                 }
                 continue;
             }

@@ -130,9 +130,7 @@ async fn subscribe(
     };
     let connection = place.open(&shared, on_push).await?;
     let _ = moved.set(connection.end_token());
-    if shared.cluster().is_none() {
-        connection.subscribe(&shared.inbox).await?;
-    }
+    connection.subscribe(&shared.inbox).await?;
     Ok(connection)
 }
 

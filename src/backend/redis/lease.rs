@@ -91,6 +91,10 @@ impl Inner {
         *ends = (*ends).max(lease::valid_until(sent, self.ttl));
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        *lock(&self.ends) <= Instant::now()
+    }
+
     /// Another handle of the same grant frees it.
     pub(super) fn disown(&self) {
         self.released.store(true, Ordering::Release);
@@ -149,10 +153,8 @@ impl Lease for RedisLease {
     /// nothing.
     async fn renew(&self) -> Result<(), BackendError> {
         let (done, result) = oneshot::channel();
-        self.inner.client.shared.renew(Renewal {
-            lease: self.inner.clone(),
-            done,
-        });
+        let renewal = Renewal::new(self.inner.clone(), done);
+        self.inner.client.shared.renew(renewal);
         let held = match result.await {
             Ok(result) => result?,
             // The task that renews has ended, which it does after all leases.

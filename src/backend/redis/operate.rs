@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     answer,
     client::{Client, Via},
+    connection::text,
     scripts::{FORCE_RELEASE, INSPECT},
     trouble::Trouble,
 };
@@ -50,5 +51,21 @@ pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool
             script.call_lock(by_code, &names, None)
         })
         .await?;
-    Ok(answer::int(&answer)? == 1)
+    let [held, unheard @ ..] = answer::list(&answer)? else {
+        return Err(Trouble::strange());
+    };
+    for pair in unheard.chunks_exact(2) {
+        // Who holds in a Cluster and never waited there hears of it by the channel of its process:
+        // a message of ours reaches all nodes, one of a script does not. Lost, it costs the time to
+        // the next renewal.
+        if let (Some((inbox, _)), Some(message)) = (
+            text(&pair[0]).and_then(|inbox| inbox.rsplit_once(":{")),
+            text(&pair[1]),
+        ) {
+            let mut tell = redis::cmd("PUBLISH");
+            tell.arg(inbox).arg(message);
+            let _ = shared.connection(&names).await?.ask(&tell).await;
+        }
+    }
+    Ok(answer::int(held)? == 1)
 }

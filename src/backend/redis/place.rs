@@ -9,7 +9,7 @@ use std::{
 };
 
 use redis::PushInfo;
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -51,10 +51,13 @@ impl Source {
         &self,
         limit: Duration,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+        lock_runtime: &Handle,
     ) -> Result<Connection, Trouble> {
         let connection = match self {
             Self::Fixed(client) => Connection::open(client, limit, on_push).await?,
-            Self::Master(sentinels) => return sentinels.open_master(limit, on_push).await,
+            Self::Master(sentinels) => {
+                return sentinels.open_master(limit, on_push, lock_runtime).await;
+            }
         };
         if connection.server().is_replica {
             return Err(Trouble::misconfigured(
@@ -87,7 +90,10 @@ impl Place {
         shared: &Shared,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Connection, Trouble> {
-        self.source.open(shared.timeout, on_push).await
+        let lock_runtime = &shared.lock_runtime;
+        self.source
+            .open(shared.timeout, on_push, lock_runtime)
+            .await
     }
 
     /// Starts what keeps its connections up, on the lock runtime.
@@ -126,11 +132,15 @@ impl Place {
         self.closed.cancel();
     }
 
-    /// Renews a lease with acknowledgements, where they are on; else gives it back.
-    pub(super) fn renew(&self, renewal: Renewal) -> Option<Renewal> {
-        match self.acks.get() {
+    /// Renews a lease with acknowledgements.
+    pub(super) fn acknowledge(&self, renewal: Renewal) {
+        let unsent = match self.acks.get() {
             Some(acks) => acks.send(renewal).err().map(|unsent| unsent.0),
             None => Some(renewal),
+        };
+        if let Some(renewal) = unsent {
+            // It has just lost its last slot.
+            renewal.fails(Trouble::nowhere());
         }
     }
 }

@@ -15,8 +15,22 @@ use super::{
     trouble::Trouble,
 };
 
+/// How many slots of a Cluster's node are tried that are being moved.
+const TRIES: u32 = 5;
+
 /// Everything that the backend will do, once, over a connection of its own.
 pub(super) async fn check(shared: &Shared, place: &Arc<Place>) -> Result<(), Trouble> {
+    for _ in 0..TRIES {
+        match try_all(shared, place).await {
+            // The slot that was tried is being moved: another one may not be.
+            Err(trouble) if trouble.is_elsewhere() => {}
+            result => return result,
+        }
+    }
+    try_all(shared, place).await
+}
+
+async fn try_all(shared: &Shared, place: &Arc<Place>) -> Result<(), Trouble> {
     let (heard, mut messages) = mpsc::unbounded_channel();
     let connection = place
         .open(shared, move |push| {

@@ -25,9 +25,24 @@ const MOST: usize = 100;
 pub(super) struct Renewal {
     pub(super) lease: Arc<Inner>,
     pub(super) done: oneshot::Sender<Result<bool, Trouble>>,
+    /// It goes to a node to which its slot is being moved.
+    pub(super) asking: bool,
 }
 
 impl Renewal {
+    pub(super) fn new(lease: Arc<Inner>, done: oneshot::Sender<Result<bool, Trouble>>) -> Self {
+        Self {
+            lease,
+            done,
+            asking: false,
+        }
+    }
+
+    pub(super) fn fails(self, trouble: Trouble) {
+        // Whoever asked may have left.
+        let _ = self.done.send(Err(trouble));
+    }
+
     /// The command that renews this one alone.
     pub(super) fn command(&self, by_code: bool) -> Cmd {
         let lease = &self.lease;

@@ -15,6 +15,7 @@ use std::{
 
 use redis::{Cmd, PushInfo, Value};
 use tokio::{
+    runtime::Handle,
     sync::{Notify, watch},
     time::{sleep, timeout},
 };
@@ -39,9 +40,15 @@ pub(super) struct Sentinels {
     sentinels: Vec<redis::Client>,
     /// How to connect to the master, wherever it is.
     servers: Endpoint,
-    /// What each of them said last.
-    reports: Mutex<Vec<Result<Report, Trouble>>>,
+    known: Mutex<Known>,
     master: watch::Sender<Option<Address>>,
+}
+
+struct Known {
+    /// What each of them said last.
+    reports: Vec<Result<Report, Trouble>>,
+    /// How new the report is that was believed.
+    newest: (u64, bool),
 }
 
 /// What one Sentinel says.
@@ -67,7 +74,10 @@ impl Sentinels {
             service,
             sentinels,
             servers,
-            reports: Mutex::new(reports),
+            known: Mutex::new(Known {
+                reports,
+                newest: (0, false),
+            }),
             master: watch::Sender::new(None),
         })
     }
@@ -85,6 +95,7 @@ impl Sentinels {
         &self,
         limit: Duration,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+        lock_runtime: &Handle,
     ) -> Result<Connection, Trouble> {
         let mut master = self.master.subscribe();
         let address = match timeout(limit, master.wait_for(Option::is_some)).await {
@@ -102,7 +113,8 @@ impl Sentinels {
             ));
         }
         let end = connection.end_token();
-        tokio::spawn(async move {
+        // Not here, where a handler may block the thread.
+        lock_runtime.spawn(async move {
             tokio::select! {
                 () = end.cancelled() => {}
                 _ = master.wait_for(|now| now.as_ref() != Some(&address)) => end.cancel(),
@@ -113,8 +125,13 @@ impl Sentinels {
 
     /// Why no master is known: the trouble with what could be wrong for good, if there is one.
     fn trouble(&self) -> Trouble {
-        let reports = lock(&self.reports);
-        let troubles = || reports.iter().filter_map(|report| report.as_ref().err());
+        let known = lock(&self.known);
+        let troubles = || {
+            known
+                .reports
+                .iter()
+                .filter_map(|report| report.as_ref().err())
+        };
         let worst = troubles().find(|trouble| !trouble.may_pass());
         worst.or(troubles().next()).cloned().unwrap_or_else(|| {
             Trouble::unavailable("the Sentinels do not know where the master is")
@@ -122,12 +139,12 @@ impl Sentinels {
     }
 
     fn report(&self, n: usize, report: Result<Report, Trouble>) {
-        let mut reports = lock(&self.reports);
-        reports[n] = report;
-        // Where none of them answers, the last that was known stays.
-        let Some(newest) = newest(reports.iter().flatten()) else {
+        let mut known = lock(&self.known);
+        known.reports[n] = report;
+        let Some(newest) = known.believable().cloned() else {
             return;
         };
+        known.newest = newest.age();
         let newest = &newest.master;
         self.master.send_if_modified(|master| {
             let changes = master.as_ref() != Some(newest);
@@ -201,11 +218,22 @@ impl Sentinels {
     }
 }
 
-fn newest<'a>(reports: impl Iterator<Item = &'a Report>) -> Option<&'a Report> {
-    reports.max_by_key(|report| (report.epoch, report.promotes))
+impl Known {
+    /// The newest report, unless a newer one was believed before: whoever said that may be away.
+    /// When all agree that they know of nothing newer, they were set up anew.
+    fn believable(&self) -> Option<&Report> {
+        let reports = self.reports.iter().flatten();
+        let newest = reports.max_by_key(|report| report.age())?;
+        let all_answer = self.reports.iter().all(Result::is_ok);
+        (all_answer || newest.age() >= self.newest).then_some(newest)
+    }
 }
 
 impl Report {
+    fn age(&self) -> (u64, bool) {
+        (self.epoch, self.promotes)
+    }
+
     /// From the answers to `SENTINEL MASTER` and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
     fn read(facts: &Value, address: &Value) -> Result<Self, Trouble> {
         let facts: HashMap<&str, &str> = match facts {
@@ -269,19 +297,37 @@ mod tests {
 
     #[test]
     fn the_newest_report_counts_whoever_says_it() {
-        let old = report(1, false, "a");
-        let promotes = report(1, true, "b");
-        let switched = report(2, false, "b");
+        let away = || Err(Trouble::no_answer());
+        let old = || Ok(report(1, false, "a"));
+        let promotes = || Ok(report(1, true, "b"));
+        let switched = || Ok(report(2, false, "b"));
+        let believed = |newest, reports| {
+            let known = Known { reports, newest };
+            known.believable().map(|report| report.master.host.clone())
+        };
+        let before = (0, false);
         for (reports, host) in [
-            (vec![&old, &old], "a"),
-            (vec![&old, &promotes, &old], "b"),
-            (vec![&promotes, &old], "b"),
-            (vec![&old, &switched], "b"),
-            (vec![&switched, &old, &promotes], "b"),
+            (vec![old(), old()], "a"),
+            (vec![old(), promotes(), old()], "b"),
+            (vec![promotes(), old(), away()], "b"),
+            (vec![old(), switched()], "b"),
+            (vec![switched(), old(), promotes()], "b"),
         ] {
-            assert_eq!(newest(reports.into_iter()).unwrap().master.host, host);
+            assert_eq!(believed(before, reports).as_deref(), Some(host));
         }
-        assert_eq!(newest([].into_iter()), None);
+        assert_eq!(believed(before, vec![away(), away()]), None);
+        // Who told of the switch is away, and the others do not know of it yet.
+        let after = (2, false);
+        assert_eq!(believed(after, vec![away(), old(), old()]), None);
+        assert_eq!(
+            believed(after, vec![switched(), old(), away()]).as_deref(),
+            Some("b")
+        );
+        // All of them were set up anew.
+        assert_eq!(
+            believed(after, vec![old(), old(), old()]).as_deref(),
+            Some("a")
+        );
     }
 
     #[test]

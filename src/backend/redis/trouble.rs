@@ -47,7 +47,10 @@ impl Elsewhere {
                 let (address, slot) = node()?;
                 Self::Moved(slot, redirected(address))
             }
-            Ask => Self::AskAt(redirected(node()?.0)?),
+            // A node that does not say where sends us on when the move has ended.
+            Ask => node()
+                .and_then(|(address, _)| redirected(address))
+                .map_or(Self::BeingMoved, Self::AskAt),
             TryAgain => Self::BeingMoved,
             ClusterDown => Self::Nowhere,
             // A script at the source of a slot that is being moved, once it has emptied a key. What
@@ -99,7 +102,16 @@ impl Trouble {
     }
 
     pub(super) fn nowhere() -> Self {
-        Self::unavailable("no node of the Redis Cluster has the key's slot")
+        Self {
+            answered: true,
+            elsewhere: Some(Elsewhere::Nowhere),
+            ..Self::unavailable("no node of the Redis Cluster has the key's slot")
+        }
+    }
+
+    /// The connection ended, so an answer on it is not to be relied on.
+    pub(super) fn ended() -> Self {
+        Self::unavailable("the connection to Redis has ended")
     }
 
     pub(super) fn not_replicated() -> Self {

@@ -67,10 +67,10 @@ fn epochs(nodes: &str) -> HashMap<&str, u64> {
     nodes.lines().filter_map(read).collect()
 }
 
-/// The master of each slot, as the newest claim has it.
-pub(super) fn masters(claims: Vec<Claim>) -> Vec<Option<Address>> {
+/// The master of each slot and its epoch, as the newest claim has it.
+pub(super) fn masters(claims: &[Claim]) -> Vec<Option<(u64, &Address)>> {
     let mut newest = vec![None::<(u64, &Address)>; usize::from(SLOTS)];
-    for claim in &claims {
+    for claim in claims {
         for slot in claim.slots.clone() {
             let known = &mut newest[usize::from(slot)];
             if known.is_none_or(|(epoch, _)| epoch < claim.epoch) {
@@ -78,8 +78,7 @@ pub(super) fn masters(claims: Vec<Claim>) -> Vec<Option<Address>> {
             }
         }
     }
-    let owned = |known: Option<(u64, &Address)>| known.map(|(_, master)| master.clone());
-    newest.into_iter().map(owned).collect()
+    newest
 }
 
 /// What a redirection names, if it says where: `host:port`, with an IPv6 address in brackets or
@@ -154,16 +153,17 @@ mod tests {
             master: at(host, 1),
             epoch,
         };
-        let masters = masters(vec![
+        let claims = [
             claim(0..=10, "old", 1),
             claim(5..=5, "new", 2),
             claim(5..=10, "old", 1),
-        ]);
-        let host = |slot: usize| masters[slot].as_ref().map(|m| m.host.as_str());
-        assert_eq!(host(4), Some("old"));
-        assert_eq!(host(5), Some("new"));
-        assert_eq!(host(6), Some("old"));
-        assert_eq!(host(11), None);
+        ];
+        let masters = masters(&claims);
+        let of = |slot: usize| masters[slot].map(|(epoch, master)| (epoch, master.host.as_str()));
+        assert_eq!(of(4), Some((1, "old")));
+        assert_eq!(of(5), Some((2, "new")));
+        assert_eq!(of(6), Some((1, "old")));
+        assert_eq!(of(11), None);
     }
 
     #[test]

@@ -38,12 +38,15 @@ use crate::clock::jittered;
 
 /// How often the map is read while all is well.
 const LOOKS: Duration = Duration::from_secs(15);
-/// The same while a place has no connection.
+/// The same while a place has no connection, at first and after a while.
 const SOON: Duration = Duration::from_millis(500);
+const LATER: Duration = Duration::from_secs(5);
 /// The shortest time between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How many nodes are asked at once.
 const ASKED: usize = 8;
+/// How long a node without a slot is kept that was asked for one: it may be about to get it.
+const KEPT: Duration = Duration::from_secs(30);
 
 pub(super) struct Cluster {
     endpoint: Endpoint,
@@ -54,15 +57,28 @@ pub(super) struct Cluster {
 
 #[derive(Default)]
 struct Map {
-    places: Vec<(Address, Arc<Place>)>,
+    places: Vec<Node>,
     /// Empty before the first look.
-    slots: Vec<Option<Arc<Place>>>,
+    slots: Vec<Slot>,
 }
 
-impl Map {
-    fn at(&self, address: &Address) -> Option<&Arc<Place>> {
-        let mut places = self.places.iter();
-        places.find(|(at, _)| at == address).map(|(_, place)| place)
+struct Node {
+    at: Address,
+    place: Arc<Place>,
+    /// When it was last needed for its address.
+    named: Instant,
+}
+
+#[derive(Clone, Default)]
+struct Slot {
+    place: Option<Arc<Place>>,
+    /// Of the newest claim to it.
+    epoch: u64,
+}
+
+impl Slot {
+    fn is_at(&self, place: &Arc<Place>) -> bool {
+        self.place.as_ref().is_some_and(|at| Arc::ptr_eq(at, place))
     }
 }
 
@@ -78,26 +94,26 @@ impl Cluster {
 
     pub(super) fn place(&self, slot: u16) -> Result<Arc<Place>, Trouble> {
         let map = self.map.read().unwrap_or_else(|e| e.into_inner());
-        let place = map.slots.get(usize::from(slot)).cloned().flatten();
-        place.ok_or_else(|| {
+        let slot = map.slots.get(usize::from(slot));
+        slot.and_then(|slot| slot.place.clone()).ok_or_else(|| {
             self.look_again();
             Trouble::nowhere()
         })
     }
 
-    /// A slot that this place has.
+    /// Any slot that this place has.
     pub(super) fn slot_at(&self, place: &Arc<Place>) -> Option<u16> {
         let map = self.map.read().unwrap_or_else(|e| e.into_inner());
-        let is_it = |at: &Option<Arc<Place>>| at.as_ref().is_some_and(|at| Arc::ptr_eq(at, place));
-        map.slots
-            .iter()
-            .position(is_it)
-            .and_then(|slot| u16::try_from(slot).ok())
+        let slots = (0..SLOTS).zip(&map.slots);
+        let its = slots
+            .filter(|(_, slot)| slot.is_at(place))
+            .map(|(slot, _)| slot);
+        fastrand::choice(its.collect::<Vec<_>>())
     }
 
     pub(super) fn places(&self) -> Vec<Arc<Place>> {
         let map = self.map.read().unwrap_or_else(|e| e.into_inner());
-        map.places.iter().map(|(_, place)| place.clone()).collect()
+        map.places.iter().map(|node| node.place.clone()).collect()
     }
 
     /// A place at this address, also of a node that nobody has heard of yet.
@@ -116,8 +132,10 @@ impl Cluster {
         shared: &Arc<Shared>,
         address: &Address,
     ) -> Result<Arc<Place>, Trouble> {
-        if let Some(place) = map.at(address) {
-            return Ok(place.clone());
+        let named = Instant::now();
+        if let Some(node) = map.places.iter_mut().find(|node| node.at == *address) {
+            node.named = named;
+            return Ok(node.place.clone());
         }
         let client = self.endpoint.client_at(address)?;
         let place = Place::new(
@@ -126,7 +144,11 @@ impl Cluster {
             shared.closed.child_token(),
         );
         place.start(shared);
-        map.places.push((address.clone(), place.clone()));
+        map.places.push(Node {
+            at: address.clone(),
+            place: place.clone(),
+            named,
+        });
         Ok(place)
     }
 
@@ -140,13 +162,10 @@ impl Cluster {
         let Some(known) = map.slots.get_mut(usize::from(slot)) else {
             return;
         };
-        if known
-            .as_ref()
-            .is_some_and(|known| Arc::ptr_eq(known, &place))
-        {
+        if known.is_at(&place) {
             return;
         }
-        *known = Some(place);
+        known.place = Some(place);
         drop(map);
         shared.slots_moved(&|moved| moved == slot);
     }
@@ -158,25 +177,31 @@ impl Cluster {
 
     /// Keeps the map, for as long as it is polled.
     pub(super) async fn follow(&self, shared: &Arc<Shared>) {
+        let mut soon = SOON;
         loop {
-            let all_up = || {
-                let places = self.places();
-                places.iter().all(|place| place.lock_link.ready().is_some())
-            };
             let next = Instant::now() + jittered(LOOKS);
             while Instant::now() < next {
-                if timeout(jittered(SOON), self.wanted.notified())
+                if timeout(jittered(soon), self.wanted.notified())
                     .await
                     .is_ok()
-                    || !all_up()
                 {
                     break;
                 }
+                if !self.all_up() {
+                    soon = (soon * 2).min(LATER);
+                    break;
+                }
+                soon = SOON;
             }
             // Where nobody answers, the map stays as it is.
             let _ = self.look(shared).await;
             sleep(PAUSE).await;
         }
+    }
+
+    fn all_up(&self) -> bool {
+        let places = self.places();
+        places.iter().all(|place| place.lock_link.ready().is_some())
     }
 
     /// Reads the map of as many nodes as answer.
@@ -193,13 +218,15 @@ impl Cluster {
                 ask(&connection, &address, limit).await
             });
         }
-        let (mut claims, mut worst) = (Vec::new(), None::<Trouble>);
-        let mut answered = false;
+        let mut worst = None::<Trouble>;
+        let (mut answered, mut all) = (false, Vec::new());
         while let Some(result) = asking.join_next().await {
             match result {
-                Ok(Ok(some)) => {
+                // Each as it comes: who is away would delay what the others know.
+                Ok(Ok(claims)) => {
                     answered = true;
-                    claims.extend(some);
+                    all.extend(claims.iter().cloned());
+                    self.apply(shared, claims, false)?;
                 }
                 Ok(Err(trouble)) if worst.as_ref().is_none_or(Trouble::may_pass) => {
                     worst = Some(trouble);
@@ -207,22 +234,28 @@ impl Cluster {
                 _ => {}
             }
         }
-        if !answered {
-            return Err(worst.unwrap_or_else(Trouble::no_answer));
+        match worst {
+            // None of them knows of anything newer, so this is how it is.
+            None => self.apply(shared, all, true),
+            Some(_) if answered => Ok(()),
+            Some(trouble) => Err(trouble),
         }
-        self.apply(shared, claims)
     }
 
+    /// Nodes to ask: those that answer, and others where one is away, as what is connected may be
+    /// what is cut off.
     fn candidates(&self) -> Vec<(Address, Option<Arc<Connection>>)> {
-        let map = self.map.read().unwrap_or_else(|e| e.into_inner());
-        let known = map.places.iter();
-        let mut candidates: Vec<_> = known
-            .map(|(address, place)| (address.clone(), place.lock_link.ready()))
-            .collect();
+        let mut candidates: Vec<_> = {
+            let map = self.map.read().unwrap_or_else(|e| e.into_inner());
+            let known = map.places.iter();
+            known
+                .map(|node| (node.at.clone(), node.place.lock_link.ready()))
+                .collect()
+        };
+        let needs_seeds = candidates.is_empty() || !self.all_up();
         fastrand::shuffle(&mut candidates);
-        // Those that answer at once, and others too: what is connected may be what is cut off.
         candidates.truncate(ASKED / 2);
-        for seed in &self.seeds {
+        for seed in self.seeds.iter().filter(|_| needs_seeds) {
             if candidates.len() < ASKED && !candidates.iter().any(|(address, _)| address == seed) {
                 candidates.push((seed.clone(), None));
             }
@@ -230,48 +263,50 @@ impl Cluster {
         candidates
     }
 
-    fn apply(&self, shared: &Arc<Shared>, claims: Vec<Claim>) -> Result<(), Trouble> {
-        let masters = map::masters(claims);
+    /// `all_agree`: an older claim counts too, as nobody makes a newer one.
+    fn apply(
+        &self,
+        shared: &Arc<Shared>,
+        claims: Vec<Claim>,
+        all_agree: bool,
+    ) -> Result<(), Trouble> {
+        let masters = map::masters(&claims);
         let mut map = self.map.write().unwrap_or_else(|e| e.into_inner());
-        let mut slots = Vec::with_capacity(usize::from(SLOTS));
+        map.slots.resize(usize::from(SLOTS), Slot::default());
+        let mut moved = HashSet::new();
         // Most slots have the master of the one before.
         let mut last: Option<(&Address, Arc<Place>)> = None;
-        for (slot, master) in masters.iter().enumerate() {
-            let place = match master {
-                // Nobody has it any more, or says so: better the place it had than none.
-                None => map.slots.get(slot).cloned().flatten(),
-                Some(master) => match &last {
-                    Some((address, place)) if *address == master => Some(place.clone()),
-                    _ => {
-                        let place = self.enter(&mut map, shared, master)?;
-                        last = Some((master, place.clone()));
-                        Some(place)
-                    }
-                },
+        for (slot, master) in (0..SLOTS).zip(&masters) {
+            // Nobody claims it: better the place it had than none.
+            let Some((epoch, master)) = *master else {
+                continue;
             };
-            slots.push(place);
+            if epoch < map.slots[usize::from(slot)].epoch && !all_agree {
+                continue;
+            }
+            let place = match &last {
+                Some((address, place)) if *address == master => place.clone(),
+                _ => self.enter(&mut map, shared, master)?,
+            };
+            last = Some((master, place.clone()));
+            let known = &mut map.slots[usize::from(slot)];
+            known.epoch = epoch;
+            if !known.is_at(&place) && known.place.replace(place).is_some() {
+                moved.insert(slot);
+            }
         }
-        let is_same = |one: &Option<Arc<Place>>, other: &Option<Arc<Place>>| match (one, other) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        let moved: HashSet<u16> = (0..SLOTS)
-            .filter(|&slot| {
-                let slot = usize::from(slot);
-                let before = map.slots.get(slot);
-                before.is_some_and(|before| !is_same(before, &slots[slot]))
-            })
+        let used: HashSet<_> = map
+            .slots
+            .iter()
+            .filter_map(|slot| slot.place.as_ref().map(Arc::as_ptr))
             .collect();
-        let used: HashSet<_> = slots.iter().flatten().map(Arc::as_ptr).collect();
-        map.places.retain(|(_, place)| {
-            let is_used = used.contains(&Arc::as_ptr(place));
+        map.places.retain(|node| {
+            let is_used = used.contains(&Arc::as_ptr(&node.place)) || node.named.elapsed() < KEPT;
             if !is_used {
-                place.close();
+                node.place.close();
             }
             is_used
         });
-        map.slots = slots;
         drop(map);
         if !moved.is_empty() {
             shared.slots_moved(&|slot| moved.contains(&slot));
