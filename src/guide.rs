@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`guarantees`] | what a lock can and cannot do; fencing your storage |
 //! | [`backends`] | which backend for which task, and when none |
-//! | [`which_redis`] | one server, Sentinel, Cluster, RedLock: what can lose a lock, and the argument about it |
+//! | [`which_redis`] | one server, Sentinel, Cluster: what can lose a lock, and the argument about RedLock |
 //! | [`ordering`] | other layers, servers and proxies |
 //! | [`operations`] | metrics, logs, inspection, shutdown, sizes |
 //! | [`implementing_a_backend`] | the contract, with an example |
