@@ -15,24 +15,29 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod cluster;
 pub mod etcd;
 pub mod foreign;
 pub mod jute;
+pub mod patience;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
 pub mod scratch;
+pub mod sentinel;
 pub mod shared;
 pub mod zookeeper;
 
 pub use self::{
     certificates::Certificates,
+    cluster::{ClusterServers, ClusterSetup},
     etcd::Etcd,
     foreign::ForeignClient,
     process::Process,
     proxy::TcpProxy,
     redis::RedisServer,
     resp::Reply,
+    sentinel::{SentinelServers, SentinelSetup},
     zookeeper::{Ensemble, ZooKeeperServer},
 };
