@@ -39,6 +39,9 @@ pub enum BackendErrorKind {
     /// The backend could not be reached, did not answer in time, or refused to work.
     /// Whether the command was executed is unknown.
     Unavailable,
+    /// The key was granted, but fewer replicas than required acknowledged it in time: it was
+    /// given back. See `ReplicaAck::Require` of the Redis backend.
+    NotReplicated,
     /// The lease is not held by this owner (any more). Terminal.
     Lost,
     /// The request asks for something that this backend cannot do.
@@ -105,6 +108,7 @@ impl BackendError {
             BackendErrorKind::Contended
                 | BackendErrorKind::WaitTimedOut
                 | BackendErrorKind::Unavailable
+                | BackendErrorKind::NotReplicated
         )
     }
 }
@@ -115,6 +119,7 @@ impl fmt::Display for BackendError {
             BackendErrorKind::Contended => "the key is held by another owner",
             BackendErrorKind::WaitTimedOut => "the wait for the key timed out",
             BackendErrorKind::Unavailable => "the backend is unavailable",
+            BackendErrorKind::NotReplicated => "the lock is not replicated",
             BackendErrorKind::Lost => "the lease is lost",
             BackendErrorKind::Unsupported => "the backend does not support this",
             BackendErrorKind::Misconfigured => "the backend is misconfigured",

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`guarantees`] | what a lock can and cannot do; fencing your storage |
 //! | [`backends`] | which backend for which task, and when none |
+//! | [`which_redis`] | one server, Sentinel, Cluster: what can lose a lock, and the argument about RedLock |
 //! | [`ordering`] | other layers, servers and proxies |
 //! | [`operations`] | metrics, logs, inspection, shutdown, sizes |
 //! | [`implementing_a_backend`] | the contract, with an example |
@@ -15,6 +16,9 @@ pub mod guarantees {}
 
 #[doc = include_str!("docs/guide/backends.md")]
 pub mod backends {}
+
+#[doc = include_str!("docs/guide/which_redis.md")]
+pub mod which_redis {}
 
 #[doc = include_str!("docs/guide/ordering.md")]
 pub mod ordering {}

@@ -24,7 +24,7 @@ mod web;
 pub use self::backend::etcd::EtcdBackend;
 #[cfg(feature = "redis")]
 #[doc(inline)]
-pub use self::backend::redis::RedisBackend;
+pub use self::backend::redis::{RedisBackend, ReplicaAck};
 #[cfg(feature = "redlock")]
 #[doc(inline)]
 pub use self::backend::redlock::RedLockBackend;

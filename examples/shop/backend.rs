@@ -11,6 +11,8 @@ use crate::BoxError;
 /// What [`connect`] accepts; a new backend adds its form here and an arm there.
 const ACCEPTED: &str = "`memory:` (one process), `redis://[user:password@]HOST[:PORT][/DATABASE]`, \
                         `rediss://..` (the same with TLS), `unix:///PATH` (a Redis on this host), \
+                        `redis+sentinel://HOST[:PORT][,HOST[:PORT]..]/SERVICE`, \
+                        `redis+cluster://HOST[:PORT][,HOST[:PORT]..]`, \
                         `redis:` (for the demo, which starts one), \
                         `redlock://[user:password@]HOST[:PORT],HOST[:PORT],..[/DATABASE]` (three or \
                         more), `redlocks://..` (with TLS), \
@@ -26,7 +28,11 @@ pub(crate) async fn connect(url: &str, ttl: Duration) -> Result<LockManager, Box
                                     an instance needs a URL like redis://127.0.0.1:6379"
                 .into(),
         ),
-        Some(("redis" | "rediss" | "unix", _)) => redis(url).await,
+        Some((
+            "redis" | "rediss" | "unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster",
+            _,
+        )) => redis(url).await,
         Some(("redlock" | "redlocks", _)) => redlock(url, ttl).await,
         Some(("etcd" | "etcds", _)) => etcd(url).await,
         Some(("zookeeper", _)) => zookeeper(url, ttl).await,

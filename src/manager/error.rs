@@ -120,6 +120,7 @@ impl From<BackendError> for AcquireError {
             BackendErrorKind::WaitTimedOut => AcquireErrorKind::WaitTimedOut,
             BackendErrorKind::Unsupported => AcquireErrorKind::Config,
             BackendErrorKind::Unavailable
+            | BackendErrorKind::NotReplicated
             | BackendErrorKind::Lost
             | BackendErrorKind::Misconfigured => AcquireErrorKind::BackendUnavailable,
         };

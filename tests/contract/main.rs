@@ -6,6 +6,8 @@ mod broken;
 mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod redis_topologies;
 #[cfg(feature = "redlock")]
 mod redlock;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]

@@ -4,6 +4,7 @@
 mod servers;
 
 mod child;
+mod cluster;
 mod connections;
 mod foreign_clients;
 mod leftovers;
@@ -11,6 +12,10 @@ mod network;
 mod outages;
 mod processes;
 mod refusals;
+mod replica_acks;
+mod sentinel;
 mod setups;
+mod storage;
 mod support;
 mod support_itself;
+mod topologies_itself;

@@ -16,21 +16,25 @@
 
 pub mod certificates;
 pub mod clock;
+pub mod cluster;
 pub mod etcd;
 pub mod foreign;
 pub mod jute;
+pub mod patience;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod redlock;
 pub mod resp;
 pub mod scratch;
+pub mod sentinel;
 pub mod shared;
 pub mod zookeeper;
 
 pub use self::{
     certificates::Certificates,
     clock::Clock,
+    cluster::{ClusterServers, ClusterSetup},
     etcd::Etcd,
     foreign::ForeignClient,
     process::Process,
@@ -38,5 +42,6 @@ pub use self::{
     redis::RedisServer,
     redlock::RedLockServers,
     resp::Reply,
+    sentinel::{SentinelServers, SentinelSetup},
     zookeeper::{Ensemble, ZooKeeperServer},
 };

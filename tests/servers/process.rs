@@ -6,6 +6,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
         Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
@@ -28,6 +29,7 @@ pub struct Process {
     stdin: ChildStdin,
     lines: Mutex<Receiver<String>>,
     last: Arc<Mutex<VecDeque<String>>>,
+    paused: AtomicBool,
 }
 
 impl Process {
@@ -69,6 +71,7 @@ impl Process {
             stdin,
             lines: Mutex::new(lines),
             last,
+            paused: AtomicBool::new(false),
         }
     }
 
@@ -119,6 +122,10 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Relaxed)
+    }
+
     /// SIGKILL; returns when it has ended.
     pub fn kill(&mut self) {
         // It may have ended by itself. A stopped process is killed too.
@@ -140,11 +147,13 @@ impl Process {
     /// SIGSTOP; returns when it has stopped.
     pub fn pause(&self) {
         self.signal(Signal::STOP, WaitIdOptions::STOPPED);
+        self.paused.store(true, Relaxed);
     }
 
     /// SIGCONT; returns when it runs again.
     pub fn resume(&self) {
         self.signal(Signal::CONT, WaitIdOptions::CONTINUED);
+        self.paused.store(false, Relaxed);
     }
 
     fn signal(&self, signal: Signal, until: WaitIdOptions) {

@@ -1,6 +1,7 @@
 //! A Redis server of a test's own.
 
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Command,
@@ -51,16 +52,27 @@ impl RedisServer {
         Self::launch(options, true, Vec::new())
     }
 
-    fn launch(options: &[&str], tls: bool, environment: Vec<(&'static str, PathBuf)>) -> Self {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut this = Self {
+    /// The same as [`start_with`](Self::start_with) on this port; or its log, which says `Address
+    /// already in use` where another has one of its ports.
+    pub(super) fn try_start_on(port: u16, options: &[&str]) -> Result<Self, String> {
+        let this = Self::new(port, options, None);
+        this.spawn().map(|()| this)
+    }
+
+    fn new(port: u16, options: &[&str], tls: Option<(u16, Certificates)>) -> Self {
+        Self {
             dir: ScratchDir::new(),
-            port: 0,
-            tls: tls.then(|| (0, Certificates::new())),
-            options,
-            environment,
+            port,
+            tls,
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+            environment: Vec::new(),
             process: Mutex::new(None),
-        };
+        }
+    }
+
+    fn launch(options: &[&str], tls: bool, environment: Vec<(&'static str, PathBuf)>) -> Self {
+        let mut this = Self::new(0, options, tls.then(|| (0, Certificates::new())));
+        this.environment = environment;
         for _ in 0..20 {
             this.port = free_port();
             if let Some((port, _)) = &mut this.tls {
@@ -77,13 +89,8 @@ impl RedisServer {
 
     /// Starts the process on its ports and waits until it is ready, or returns its log.
     fn spawn(&self) -> Result<(), String> {
-        let mut command = Command::new("redis-server");
+        let mut command = redis_server();
         command
-            // In sbin on some systems, which is not in everybody's PATH.
-            .env(
-                "PATH",
-                std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin",
-            )
             .envs(self.environment.iter().cloned())
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
@@ -188,18 +195,34 @@ impl RedisServer {
         f(self.process.lock().unwrap().as_ref().expect("it runs"))
     }
 
+    /// Whether it is neither down nor paused.
+    pub fn runs(&self) -> bool {
+        let mut process = self.process.lock().unwrap();
+        (process.as_mut()).is_some_and(|process| process.is_running() && !process.is_paused())
+    }
+
     /// A new control connection, as the default user.
     pub fn client(&self) -> Client {
-        let mut client = Client::connect(self.address()).expect("it accepts connections");
+        self.try_client().expect("it accepts connections")
+    }
+
+    fn try_client(&self) -> io::Result<Client> {
+        let mut client = Client::connect(self.address())?;
         let password = self
             .options
             .iter()
             .skip_while(|&o| o != "--requirepass")
             .nth(1);
         if let Some(password) = password {
-            client.call(&["AUTH", password]).unwrap();
+            client.call(&["AUTH", password])?;
         }
-        client
+        Ok(client)
+    }
+
+    /// What it answers, if it runs and does.
+    pub(super) fn ask(&self, command: &[&str]) -> Option<Reply> {
+        let answer = || self.try_client()?.call(command);
+        self.runs().then(answer)?.ok()
     }
 
     /// Runs a command, on a connection of its own; panics where it is refused.
@@ -229,11 +252,13 @@ impl RedisServer {
 
     /// A field of `INFO all`, or an empty string.
     pub fn info(&self, field: &str) -> String {
-        let info = self.command(&["INFO", "all"]).to_string();
-        let line = info
-            .lines()
-            .find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
-        line.unwrap_or_default().to_owned()
+        let info = self.command(&["INFO", "all"]);
+        info.field(field).unwrap_or_default().to_owned()
+    }
+
+    /// The same, where it may be down.
+    pub(super) fn ask_info(&self, field: &str) -> Option<String> {
+        Some(self.ask(&["INFO", "all"])?.field(field)?.to_owned())
     }
 
     /// How many times it ran this command (lower case, such as `evalsha`), scripts' calls included.
@@ -257,4 +282,13 @@ impl RedisServer {
         keys.retain(|key| ours(key) && !key.starts_with(&counters) && !key.contains("}:u:"));
         keys
     }
+}
+
+/// The program of servers and sentinels.
+pub(super) fn redis_server() -> Command {
+    let mut command = Command::new("redis-server");
+    // In sbin on some systems, which is not in everybody's PATH.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    command.env("PATH", path);
+    command
 }

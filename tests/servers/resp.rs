@@ -38,11 +38,29 @@ impl Reply {
         }
     }
 
+    pub fn list(&self) -> &[Self] {
+        match self {
+            Self::List(items) => items,
+            other => panic!("not a list: {other:?}"),
+        }
+    }
+
     /// The texts of a list.
     pub fn texts(&self) -> Vec<String> {
+        self.list().iter().map(Self::to_string).collect()
+    }
+
+    /// The value of a name: in lines of `name:value`, or in a list of names and values.
+    pub fn field(&self, name: &str) -> Option<&str> {
         match self {
-            Self::List(items) => items.iter().map(|item| item.to_string()).collect(),
-            other => panic!("not a list: {other:?}"),
+            Self::Text(lines) => lines
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')),
+            Self::List(items) => {
+                let mut pairs = items.chunks_exact(2);
+                pairs.find_map(|pair| (pair[0].text() == name).then(|| pair[1].text()))
+            }
+            _ => None,
         }
     }
 }

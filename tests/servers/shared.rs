@@ -4,9 +4,16 @@ use std::{
     path::Path,
     process::Command,
     sync::{Mutex, OnceLock},
+    time::Duration,
 };
 
-use super::{etcd::Etcd, process::Process, redis::RedisServer, zookeeper::ZooKeeperServer};
+use super::{
+    cluster::{ClusterServers, ClusterSetup},
+    etcd::Etcd,
+    process::Process,
+    redis::RedisServer,
+    zookeeper::ZooKeeperServer,
+};
 
 /// Ends the server when its standard input does, which is when our process is gone: however that
 /// ends, and without a drop, which statics do not have.
@@ -32,6 +39,25 @@ impl RedisServer {
             (server, watch)
         });
         server
+    }
+}
+
+impl ClusterServers {
+    /// As [`RedisServer::shared`]: three masters without replicas.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(ClusterServers, Vec<Mutex<Process>>)> = OnceLock::new();
+        let (servers, _watches) = SHARED.get_or_init(|| {
+            // Nobody takes its nodes away, so none is to be given up while the machine is busy.
+            let servers = Self::start_with(ClusterSetup {
+                node_timeout: Duration::from_secs(15),
+                ..ClusterSetup::default()
+            });
+            let nodes = servers.nodes().iter();
+            let watches = nodes.map(|node| watch(node.info("process_id"), node.directory()));
+            let watches = watches.collect();
+            (servers, watches)
+        });
+        servers
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     answer,
     client::Client,
     connection::Connection,
+    course::Course,
     lease::{Grant, Inner, RedisLease},
     names::{Names, Words},
     near::Crossing,
@@ -22,7 +23,7 @@ use super::{
     waiter::{Asked, Waiter},
 };
 use crate::{
-    backend::{AcquireRequest, Mode},
+    backend::{AcquireRequest, Mode, WaitBound},
     lease::{FencingToken, Loss},
 };
 
@@ -64,7 +65,7 @@ impl<'a> Attempt<'a> {
         request: &'a AcquireRequest,
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
-        let names = Arc::new(Names::new(&shared.prefix, &request.key));
+        let names = Arc::new(shared.names(&request.key));
         let asker = Asker::new(request.owner, names.lock.clone());
         let waiter = Arc::default();
         let before = match shared.room.enter(&asker, &waiter) {
@@ -87,7 +88,7 @@ impl<'a> Attempt<'a> {
         Ok(Begun::Attempt(Self {
             client,
             request,
-            words: Some(Words::new(request, &shared.inbox, ms)),
+            words: Some(Words::new(request, &names.inbox, ms)),
             names,
             asker,
             ttl,
@@ -104,12 +105,46 @@ impl<'a> Attempt<'a> {
     /// as long as nothing older can still arrive.
     pub(super) async fn ask_patiently(&mut self, queues: bool) -> Result<Step, Trouble> {
         let started = Instant::now();
+        let shared = &self.client.shared;
+        let mut course = Course::new(shared);
+        match self.request.wait {
+            WaitBound::Fail => course = course.waits_until(started),
+            WaitBound::Until(deadline) => course = course.waits_until(deadline),
+            WaitBound::Forever => {}
+        }
         loop {
+            // In a line only those wait who will be heard: subscribed to before, where there is a
+            // channel for each slot. Who finds the key free needs none.
+            let is_heard = shared.hears(&self.names);
             // Where there is none, the link has waited for as long as it should.
-            let (connection, _crossing) = self.connection().await?;
-            match self.ask(connection, queues).await {
-                Err(trouble)
-                    if !trouble.answered && started.elapsed() < self.client.shared.timeout => {}
+            let found = match course.detour(shared).await {
+                Ok(Some(connection)) => Ok((connection, true, None)),
+                Ok(None) => self.connection().await.map(|(connection, crossing)| {
+                    // Kept until there is an answer.
+                    (connection, false, crossing)
+                }),
+                Err(trouble) => Err(trouble),
+            };
+            let (connection, asking, _crossing) = match found {
+                Ok(found) => found,
+                Err(trouble) => {
+                    course.after(shared, trouble).await?;
+                    continue;
+                }
+            };
+            let asked = match self.ask(connection, asking, queues && is_heard).await {
+                Ok(Step::Wait(_)) if queues && !is_heard => match shared.hear(&self.names).await {
+                    Ok(()) => continue,
+                    Err(trouble) => Err(trouble),
+                },
+                asked => asked,
+            };
+            match asked {
+                Err(trouble) if trouble.is_elsewhere() => course.after(shared, trouble).await?,
+                Err(trouble) if !trouble.answered && started.elapsed() < shared.timeout => {
+                    // Most of these took a while; none may take no time at all.
+                    yield_now().await;
+                }
                 result => return result,
             }
         }
@@ -119,11 +154,16 @@ impl<'a> Attempt<'a> {
     async fn connection(&self) -> Result<(Arc<Connection>, Option<Crossing>), Trouble> {
         match &self.connection {
             Some(before) if self.open && !before.has_ended() => Ok((before.clone(), None)),
-            _ => self.client.shared.connection_in_turn().await,
+            _ => self.client.shared.connection_in_turn(&self.names).await,
         }
     }
 
-    async fn ask(&mut self, connection: Arc<Connection>, queues: bool) -> Result<Step, Trouble> {
+    async fn ask(
+        &mut self,
+        connection: Arc<Connection>,
+        asking: bool,
+        queues: bool,
+    ) -> Result<Step, Trouble> {
         self.settle_before(&connection).await?;
         self.begins_to_ask(&connection)?;
         let Some(words) = &self.words else {
@@ -132,7 +172,7 @@ impl<'a> Attempt<'a> {
         let tombstone = self.tainted_or_doubtful(&connection, words);
         let sent = Instant::now();
         let answer = connection
-            .run(&STEP, |script, by_code| {
+            .run(asking, &STEP, &|script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
                 cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
                 cmd.arg(match (words.unfair, queues) {
@@ -149,8 +189,11 @@ impl<'a> Attempt<'a> {
                 }
                 cmd
             })
-            .await?;
-        self.open = false;
+            .await;
+        if !matches!(&answer, Err(trouble) if !trouble.is_elsewhere()) {
+            self.open = false;
+        }
+        let answer = answer?;
         let answer = match &answer {
             Value::Array(items) => items.as_slice(),
             token => {
@@ -218,7 +261,7 @@ impl<'a> Attempt<'a> {
         let sent = Instant::now();
         let keys = [&*self.names.lock, &*self.names.queue];
         let answer = connection
-            .run(&CONFIRM, |script, by_code| {
+            .run(false, &CONFIRM, &|script, by_code| {
                 let mut cmd = script.call(by_code, &keys);
                 cmd.arg(&value)
                     .arg(words.ttl)

@@ -1,20 +1,23 @@
 //! How a backend is set up.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use redis::{
-    ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, TlsCertificates,
+use super::{
+    RedisBackend,
+    acks::{Acks, ReplicaAck},
+    client::{Client, ServerSettings, Settings},
+    endpoint::{Certificates, Endpoint},
+    names,
+    place::{Place, Source},
+    preflight,
+    sentinel::{self, Sentinels},
+    trouble::Trouble,
+    url::{self, Topology},
 };
-
-use super::{RedisBackend, client::Client, names, preflight, trouble::Trouble};
 use crate::{
     error::{BackendError, BackendErrorKind},
     runtime,
 };
-
-/// What is accepted as a URL.
-const ACCEPTED: &str = "`redis://[user:password@]host[:port][/database]`, the same with \
-                        `rediss://` (TLS), and `unix:///path[?db=n&user=..&pass=..]`";
 
 /// Sets up a [`RedisBackend`].
 ///
@@ -40,16 +43,18 @@ pub struct RedisBuilder {
     timeout: Duration,
     root_certificates: Option<Vec<u8>>,
     client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    acks: Acks,
 }
 
 impl RedisBuilder {
-    pub(in crate::backend) fn new(url: &str) -> Self {
+    pub(super) fn new(url: &str) -> Self {
         Self {
             url: url.into(),
             prefix: names::PREFIX.into(),
             timeout: Duration::from_secs(1),
             root_certificates: None,
             client_certificate: None,
+            acks: Acks::default(),
         }
     }
 
@@ -72,13 +77,32 @@ impl RedisBuilder {
         self
     }
 
-    /// Trusts these certificates (PEM) instead of those of the public web. For `rediss://` only.
+    /// Waits for replicas after every grant and renewal, up to so long (at least 1 ms);
+    /// [`ReplicaAck::Off`] by default. It costs a round trip, and what the replicas take.
+    ///
+    /// Acknowledgements go through `WAIT`, over a connection of their own. A server that does not
+    /// offer it, as some vendors' do not, is refused when the backend connects.
+    pub fn with_replica_ack(mut self, ack: ReplicaAck, within: Duration) -> Self {
+        self.acks.of = ack;
+        self.acks.within = within;
+        self
+    }
+
+    /// Counts a replica only when what it acknowledges is in its append-only file: through
+    /// `WAITAOF`, which Redis has since 7.2. A server without it is refused when the backend
+    /// connects; replicas without an append-only file never acknowledge.
+    pub fn with_fsynced_acks(mut self) -> Self {
+        self.acks.fsynced = true;
+        self
+    }
+
+    /// Trusts these certificates (PEM) instead of those of the public web. For TLS only.
     pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
         self
     }
 
-    /// Shows this certificate, with its key (both PEM), to the server. For `rediss://` only.
+    /// Shows this certificate, with its key (both PEM), to the server. For TLS only.
     pub fn with_client_certificate(
         mut self,
         certificate_pem: impl Into<Vec<u8>>,
@@ -111,7 +135,8 @@ impl RedisBuilder {
                 "the operation timeout is too short: 1 ms or more is needed",
             ));
         }
-        let redis = self.client()?;
+        self.acks.check()?;
+        let servers = self.servers()?;
         let lock_runtime = runtime::handle().map_err(|error| {
             BackendError::new(
                 BackendErrorKind::Unavailable,
@@ -120,22 +145,42 @@ impl RedisBuilder {
             .with_source(error)
         })?;
         let prefix = self.prefix.into_boxed_str();
-        let inbox = format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into_boxed_str();
-        let timeout = self.timeout;
+        let settings = Settings {
+            servers,
+            inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into(),
+            prefix,
+            timeout: self.timeout,
+            acks: self.acks,
+        };
         let task = lock_runtime.spawn({
-            let (prefix, inbox, lock_runtime) = (prefix, inbox, lock_runtime.clone());
+            let lock_runtime = lock_runtime.clone();
             async move {
-                preflight::check(&redis, &prefix, &inbox, timeout).await?;
-                let client = Client::start(redis, prefix, inbox, timeout, lock_runtime);
-                client.shared.lock_link.connection().await?;
-                client.shared.inbox_link.connection().await?;
-                Ok::<_, Trouble>(client)
+                let client = Client::start(settings, lock_runtime);
+                if let Some(cluster) = client.shared.cluster() {
+                    cluster.look(&client.shared).await?;
+                }
+                // Of a Cluster, one node that answers will do: what is in others' slots is
+                // refused until they come back.
+                let (mut works, mut away) = (false, None);
+                for place in client.shared.places() {
+                    match check(&client, &place).await {
+                        Ok(()) => works = true,
+                        Err(trouble) if !trouble.may_pass() => return Err(trouble),
+                        Err(trouble) => away = Some(trouble),
+                    }
+                }
+                if !works {
+                    return Err(away.unwrap_or_else(Trouble::nowhere));
+                }
+                Ok(client)
             }
         });
         match task.await {
             Ok(Ok(client)) => {
-                // Without it the first requests take longer, no more.
-                let _ = client.shared.settled().await;
+                for place in client.shared.places() {
+                    // Without it the first requests take longer, no more.
+                    let _ = client.shared.settled(&place).await;
+                }
                 Ok(RedisBackend { client })
             }
             Ok(Err(trouble)) => Err(trouble.into()),
@@ -143,70 +188,48 @@ impl RedisBuilder {
         }
     }
 
-    pub(in crate::backend) fn client(&self) -> Result<redis::Client, BackendError> {
-        let not_usable = || {
-            misconfigured(format!(
-                "the URL of the Redis server is not usable; accepted: {ACCEPTED}"
-            ))
+    fn servers(&self) -> Result<ServerSettings, BackendError> {
+        let target = url::parse(&self.url)?;
+        let certificates = Certificates {
+            root: self.root_certificates.clone(),
+            client: self.client_certificate.clone(),
         };
-        // Its own error may show parts of the URL.
-        let info = self
-            .url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_| not_usable())?;
-        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        let custom = self.root_certificates.is_some() || self.client_certificate.is_some();
-        if custom && !tls {
+        if !certificates.is_empty() && !target.uses_tls() {
             return Err(misconfigured(
-                "certificates were given, but the URL does not begin with `rediss://`",
+                "certificates were given, but the URL does not begin with `rediss://`, \
+                 `rediss+sentinel://` or `rediss+cluster://`",
             ));
         }
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name("tower-lock", env!("CARGO_PKG_VERSION"));
-        // Else a command waits for the answer to the one before it, as long as that is on its way.
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        if tls {
-            provide_cryptography();
-        }
-        let client = if custom {
-            let client_tls = self
-                .client_certificate
-                .clone()
-                .map(|(client_cert, client_key)| ClientTlsConfig {
-                    client_cert,
-                    client_key,
-                });
-            redis::Client::build_with_tls(
-                info,
-                TlsCertificates {
-                    client_tls,
-                    root_cert: self.root_certificates.clone(),
-                },
-            )
-            .map_err(|_| misconfigured("the certificates are not usable: PEM is needed"))?
-        } else {
-            redis::Client::open(info).map_err(|_| not_usable())?
-        };
-        Ok(client)
-    }
-}
-
-/// The TLS library takes its cryptography from the process. Where the application chose none,
-/// that is ring; without this the first connection would panic.
-fn provide_cryptography() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let servers = Endpoint::new(target.server, certificates.clone());
+        Ok(match target.topology {
+            Topology::One => ServerSettings::One(Source::Fixed(Box::new(servers.client()?))),
+            Topology::Sentinel {
+                sentinels,
+                service,
+                login,
+            } => {
+                let endpoint = Endpoint::new(*login, certificates);
+                let sentinels = sentinel::clients(&sentinels, &endpoint)?;
+                let sentinels = Sentinels::new(service, sentinels, servers);
+                ServerSettings::One(Source::Master(sentinels))
+            }
+            Topology::Cluster { seeds } => ServerSettings::Cluster(Box::new(servers), seeds),
+        })
     }
 }
 
 fn misconfigured(what: impl Into<std::borrow::Cow<'static, str>>) -> BackendError {
     BackendError::new(BackendErrorKind::Misconfigured, what)
+}
+
+async fn check(client: &Client, place: &Arc<Place>) -> Result<(), Trouble> {
+    preflight::check(&client.shared, place).await?;
+    place.lock_link.connection().await?;
+    place.inbox_link.connection().await?;
+    if client.shared.acks.are_on() {
+        place.ack_link.connection().await?;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for RedisBuilder {
@@ -215,21 +238,5 @@ impl fmt::Debug for RedisBuilder {
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_request_waits_for_an_acknowledgement() {
-        for url in ["redis://127.0.0.1", "rediss://127.0.0.1"] {
-            let client = RedisBuilder::new(url).client().unwrap();
-            assert!(
-                client.get_connection_info().tcp_settings().nodelay(),
-                "{url}"
-            );
-        }
     }
 }

@@ -1,9 +1,14 @@
 //! One connection to the server, from its opening to its certain end.
 
-use std::{fmt, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, ServerErrorKind, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{
@@ -12,7 +17,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{scripts::Script, trouble::Trouble};
+use super::{
+    scripts::Script,
+    trouble::{Elsewhere, Trouble},
+};
+use crate::sync::lock;
 
 /// How many commands may wait to be written. The library's default of 50 would make a burst of
 /// requests wait for each other.
@@ -30,6 +39,8 @@ pub(in crate::backend) struct Connection {
     ended: CancellationToken,
     doubt: Notify,
     retired: OnceCell<bool>,
+    /// The sharded channels that it has subscribed to.
+    heard: Mutex<HashMap<Arc<str>, Arc<OnceCell<()>>>>,
 }
 
 /// What the server says of itself; empty where the user may not ask.
@@ -93,6 +104,7 @@ impl Connection {
                 ended,
                 doubt: Notify::new(),
                 retired: OnceCell::new(),
+                heard: Mutex::default(),
             };
             connection.introduce().await?;
             Ok(connection)
@@ -153,6 +165,11 @@ impl Connection {
         self.ended.is_cancelled()
     }
 
+    /// Cancelled when it has ended; cancelling it ends the connection.
+    pub(super) fn end_token(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
@@ -175,17 +192,23 @@ impl Connection {
 
     async fn send(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         let result = self.mux.clone().send_packed_command(cmd).await;
-        match result.and_then(Value::extract_error) {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                let trouble = Trouble::from(error);
-                if !trouble.answered {
-                    // Nothing is known of what else is on its way here.
-                    self.ended.cancel();
-                }
-                Err(trouble)
-            }
+        self.judge(result.and_then(Value::extract_error))
+    }
+
+    /// An answer counts only on a connection that has not ended meanwhile: the server may not be
+    /// the master any more, or the answer may be another question's.
+    fn judge<T>(&self, result: Result<T, redis::RedisError>) -> Result<T, Trouble> {
+        if result.is_ok() && self.has_ended() {
+            return Err(Trouble::ended());
         }
+        result.map_err(|error| {
+            let trouble = Trouble::from(error);
+            // Nothing is known of what else is on its way here; or this is no place to be.
+            if !trouble.answered || trouble.elsewhere() == Some(&Elsewhere::OtherMaster) {
+                self.ended.cancel();
+            }
+            trouble
+        })
     }
 
     /// Sends a command and gives its answer, or that there was none in time: then it may have been
@@ -200,15 +223,55 @@ impl Connection {
         }
     }
 
+    /// Sends several, in a row, and gives the answer to each. `limit` is for all of them.
+    pub(super) async fn ask_all(
+        &self,
+        questions: &Pipeline,
+        limit: Duration,
+    ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        let count = questions.len();
+        let mut mux = self.mux.clone();
+        let answers = mux.send_packed_commands(questions, 0, count);
+        match timeout(limit, answers).await {
+            Ok(Ok(answers)) => Ok(answers
+                .into_iter()
+                .map(|answer| self.judge(answer.extract_error()))
+                .collect()),
+            Ok(Err(error)) => Err(self
+                .judge::<()>(Err(error))
+                .err()
+                .unwrap_or_else(Trouble::strange)),
+            Err(_) => {
+                self.doubt.notify_one();
+                Err(Trouble::no_answer())
+            }
+        }
+    }
+
+    /// The same, and if `asking`, from a node to which the slot of the command is being moved.
+    pub(super) async fn ask_of(&self, asking: bool, cmd: Cmd) -> Result<Value, Trouble> {
+        if !asking {
+            return self.ask(&cmd).await;
+        }
+        let mut questions = Pipeline::new();
+        questions.cmd("ASKING").add_command(cmd).ignore_errors();
+        let answers = self.ask_all(&questions, self.timeout).await?;
+        answers
+            .into_iter()
+            .last()
+            .unwrap_or(Err(Trouble::strange()))
+    }
+
     /// Runs a script. `call` makes the command, with the code if the server has forgotten it:
     /// only then is it sent twice, since the first one did not run.
     pub(in crate::backend) async fn run(
         &self,
+        asking: bool,
         script: &Script,
-        call: impl Fn(&Script, bool) -> Cmd,
+        call: &impl Fn(&Script, bool) -> Cmd,
     ) -> Result<Value, Trouble> {
-        match self.ask(&call(script, false)).await {
-            Err(trouble) if trouble.is_no_script() => self.ask(&call(script, true)).await,
+        match self.ask_of(asking, call(script, false)).await {
+            Err(trouble) if trouble.is_no_script() => self.ask_of(asking, call(script, true)).await,
             result => result,
         }
     }
@@ -228,20 +291,56 @@ impl Connection {
         .map_err(Trouble::from)
     }
 
+    /// Subscribes to a channel of a Cluster's node, once.
+    pub(super) async fn hear(&self, channel: &Arc<str>) -> Result<(), Trouble> {
+        let heard = lock(&self.heard)
+            .entry(channel.clone())
+            .or_default()
+            .clone();
+        let subscribe = async || {
+            if self.has_ended() {
+                // Those who wait for each other here would go on trying one by one.
+                return Err(Trouble::ended());
+            }
+            let mut cmd = redis::cmd("SSUBSCRIBE");
+            cmd.arg(&**channel);
+            self.ask(&cmd).await.map(drop)
+        };
+        let subscribed = timeout(self.timeout, heard.get_or_try_init(subscribe)).await;
+        subscribed
+            .unwrap_or_else(|_| Err(Trouble::no_answer()))
+            .map(drop)
+    }
+
+    pub(super) fn hears(&self, channel: &str) -> bool {
+        let heard = lock(&self.heard);
+        heard.get(channel).is_some_and(|heard| heard.initialized())
+    }
+
+    /// Any channel that [`hear`](Self::hear) has subscribed to.
+    pub(super) fn heard(&self) -> Option<Arc<str>> {
+        let heard = lock(&self.heard);
+        let mut channels = heard.iter().filter(|(_, heard)| heard.initialized());
+        channels.next().map(|(channel, _)| channel.clone())
+    }
+
     /// Ends this connection at the server, through another one: whatever was sent over it and did
     /// not run yet never will, wherever its bytes are. `false` if the user may not do that.
     pub(in crate::backend) async fn retire(&self, through: &Self) -> Result<bool, Trouble> {
         self.end();
+        let (Some(id), Some(old), Some(new)) =
+            (self.id, &self.server.run_id, &through.server.run_id)
+        else {
+            return Ok(false);
+        };
+        // Another process, of this server or of the one that has the role or slot by now: it knows
+        // nothing of the connection, and may use the number again. Where the old one still runs,
+        // what it does late it does to keys that are not its own any more. (A slot would have to
+        // come back to it before a packet does that is under way.)
+        if old != new {
+            return Ok(true);
+        }
         let end_it = async || {
-            let (Some(id), Some(old), Some(new)) =
-                (self.id, &self.server.run_id, &through.server.run_id)
-            else {
-                return Ok(false);
-            };
-            // Another process of the server knows nothing of it, and may use the number again.
-            if old != new {
-                return Ok(true);
-            }
             match through.ask(&kill(id)).await {
                 Ok(_) => Ok(true),
                 // Not allowed, or not known: it never will be. Anything else passes.
@@ -255,6 +354,13 @@ impl Connection {
             }
         };
         self.retired.get_or_try_init(end_it).await.copied()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Whoever watches over it need not any more.
+        self.ended.cancel();
     }
 }
 
@@ -273,7 +379,7 @@ pub(in crate::backend) fn text(value: &Value) -> Option<&str> {
 }
 
 impl Trouble {
-    fn is_no_script(&self) -> bool {
+    pub(super) fn is_no_script(&self) -> bool {
         self.is_server(ServerErrorKind::NoScript)
     }
 }

@@ -11,12 +11,19 @@ use std::{
 
 use tokio::{
     sync::Notify,
+    task::yield_now,
     time::{Instant, sleep_until},
 };
 
 use super::{
-    client::Client, connection::Connection, names::Names, room::Outlook, scripts::GATE,
-    trouble::Trouble, undo::Undo,
+    client::{Client, Via},
+    connection::Connection,
+    course::Course,
+    names::Names,
+    room::Outlook,
+    scripts::GATE,
+    trouble::Trouble,
+    undo::Undo,
 };
 use crate::{
     backend::WaitBound,
@@ -80,17 +87,24 @@ pub(super) async fn wait_free(
     wait: WaitBound,
 ) -> Result<(), BackendError> {
     let shared = &client.shared;
-    let names = Arc::new(Names::new(&shared.prefix, key));
+    let names = Arc::new(shared.names(key));
     if wait == WaitBound::Fail {
-        let connection = client.shared.connection().await?;
-        return match ask(&connection, &names, "").await? {
+        let mut course = Course::new(shared);
+        let outlook = loop {
+            let (connection, asking) = course.connection(shared, &names, Via::Near).await?;
+            match ask(&connection, asking, &names, "").await {
+                Err(trouble) => course.after(shared, trouble).await?,
+                Ok(outlook) => break outlook,
+            }
+        };
+        return match outlook {
             None => Ok(()),
             Some(outlook) => Err(BackendError::new(BackendErrorKind::Contended, "")
                 .with_remaining(outlook.remaining())),
         };
     }
     let gate = shared.room.join_gate(&names, || Gate {
-        entry: format!("gate {} {:016x}", shared.inbox, fastrand::u64(..)),
+        entry: format!("gate {} {:016x}", names.inbox, fastrand::u64(..)),
         callers: AtomicUsize::new(0),
         opened: Notify::new(),
     });
@@ -102,21 +116,34 @@ pub(super) async fn wait_free(
     };
     let mut backoff = Duration::from_millis(25);
     let mut troubled: Option<Instant> = None;
+    let mut course = Course::new(shared);
     loop {
         let gate = caller.gate.clone();
         let opened = gate.opened.notified();
         tokio::pin!(opened);
         // Registered here and at the server before the answer is looked at.
         opened.as_mut().enable();
-        let connection = client.shared.connection().await?;
-        caller.asked = Some(connection.clone());
-        let outlook = match ask(&connection, &caller.names, &gate.entry).await {
+        if troubled.is_none() {
+            course = Course::new(shared);
+        }
+        // Where there is no connection, this has waited for one.
+        let (connection, asking) = course.connection(shared, &caller.names, Via::Near).await?;
+        let asked = async {
+            shared.hear(&caller.names).await?;
+            caller.asked = Some(connection.clone());
+            ask(&connection, asking, &caller.names, &gate.entry).await
+        };
+        let outlook = match asked.await {
             Ok(None) => return Ok(()),
             Ok(Some(outlook)) => outlook,
             Err(trouble) => {
                 let since = *troubled.get_or_insert_with(Instant::now);
-                if trouble.answered || since.elapsed() >= shared.timeout {
+                if trouble.is_elsewhere() {
+                    course.after(shared, trouble).await?;
+                } else if trouble.answered || since.elapsed() >= shared.timeout {
                     return Err(trouble.into());
+                } else {
+                    yield_now().await;
                 }
                 continue;
             }
@@ -151,11 +178,12 @@ pub(super) async fn wait_free(
 /// Nothing if nobody holds the key; else an entry, if it is not empty, is told later.
 async fn ask(
     connection: &Connection,
+    asking: bool,
     names: &Names,
     entry: &str,
 ) -> Result<Option<Outlook>, Trouble> {
     let answer = connection
-        .run(&GATE, |script, by_code| {
+        .run(asking, &GATE, &|script, by_code| {
             let mut cmd = script.call_lock(by_code, names, None);
             cmd.arg(entry);
             cmd

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,12 +14,14 @@ use std::{
 
 use redis::{PushInfo, PushKind};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     client::Shared,
     connection::{Connection, text},
     link::Link,
     names::unhex,
+    place::Place,
     room::Asker,
     trouble::Trouble,
 };
@@ -67,8 +69,9 @@ impl<'a> Message<'a> {
 }
 
 fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
-    if push.kind != PushKind::Message {
-        return;
+    match push.kind {
+        PushKind::Message | PushKind::SMessage => {}
+        _ => return,
     }
     let room = &shared.room;
     match push.data.last().and_then(text).and_then(Message::read) {
@@ -89,31 +92,44 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
 }
 
 /// Keeps the channel subscribed, for as long as the client lives.
-pub(super) async fn listen(shared: Arc<Shared>) {
+pub(super) async fn listen(shared: Arc<Shared>, place: Arc<Place>) {
     let heard = Arc::new(AtomicU64::new(0));
-    let link = &shared.inbox_link;
+    let link = &place.inbox_link;
     let open = || async {
-        let opened = subscribe(shared.clone(), heard.clone()).await;
+        let opened = subscribe(shared.clone(), &place, heard.clone()).await;
         if opened.is_err() && link.is_given_up() {
             // Nobody waits in silence for a server that is away: asking, they learn it.
-            shared.room.gap();
+            shared.gap_at(&place);
         }
         opened
     };
-    let opened = || async {
-        shared.room.gap();
-    };
+    let opened = async || shared.gap_at(&place);
     tokio::select! {
         () = link.supervise(open, opened) => {}
         () = try_it(&shared, link, &heard) => {}
     }
 }
 
-async fn subscribe(shared: Arc<Shared>, heard: Arc<AtomicU64>) -> Result<Connection, Trouble> {
+async fn subscribe(
+    shared: Arc<Shared>,
+    place: &Place,
+    heard: Arc<AtomicU64>,
+) -> Result<Connection, Trouble> {
     let hearer = shared.clone();
-    let connection = shared
-        .open(move |push| hear(&hearer, &heard, &push))
-        .await?;
+    let moved = Arc::new(OnceLock::<CancellationToken>::new());
+    let ends = moved.clone();
+    let on_push = move |push: PushInfo| {
+        if push.kind == PushKind::SUnsubscribe {
+            // Nobody asked for that: the slot has moved. The client library takes it for an
+            // answer, so all that come after it are another question's.
+            if let Some(connection) = ends.get() {
+                connection.cancel();
+            }
+        }
+        hear(&hearer, &heard, &push);
+    };
+    let connection = place.open(&shared, on_push).await?;
+    let _ = moved.set(connection.end_token());
     connection.subscribe(&shared.inbox).await?;
     Ok(connection)
 }
@@ -125,9 +141,16 @@ async fn try_it(shared: &Shared, link: &Link, heard: &AtomicU64) {
         let Some(connection) = link.ready() else {
             continue;
         };
+        let (publish, channel) = match shared.cluster() {
+            None => ("PUBLISH", Some(shared.inbox.clone())),
+            Some(_) => ("SPUBLISH", connection.heard()),
+        };
+        let Some(channel) = channel else {
+            continue;
+        };
         let before = heard.load(Ordering::Acquire);
-        let mut probe = redis::cmd("PUBLISH");
-        probe.arg(&*shared.inbox).arg("p");
+        let mut probe = redis::cmd(publish);
+        probe.arg(&*channel).arg("p");
         let published = connection.ask(&probe).await.is_ok();
         // Some servers send the message before that answer, others after it, but all before the
         // next one.

@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    client::Client,
+    client::{Client, Via},
     connection::Connection,
     names::{Names, Words},
     renewals::Renewal,
@@ -91,6 +91,10 @@ impl Inner {
         *ends = (*ends).max(lease::valid_until(sent, self.ttl));
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        *lock(&self.ends) <= Instant::now()
+    }
+
     /// Another handle of the same grant frees it.
     pub(super) fn disown(&self) {
         self.released.store(true, Ordering::Release);
@@ -101,12 +105,12 @@ impl Inner {
     }
 
     async fn release(&self) -> Result<(), Trouble> {
-        let connection = self.client.shared.connection().await?;
+        let shared = &self.client.shared;
         if self.mode == Mode::Shared || self.tainted {
-            return undo::abandon(&connection, &self.names, &self.words, self.tainted).await;
+            return undo::abandon(shared, Via::Near, &self.names, &self.words, self.tainted).await;
         }
-        connection
-            .run(&RELEASE, |script, by_code| {
+        shared
+            .run(Via::Near, &self.names, &RELEASE, |script, by_code| {
                 let mut cmd = script.call_lock(by_code, &self.names, None);
                 cmd.arg(&self.value);
                 cmd
@@ -149,10 +153,8 @@ impl Lease for RedisLease {
     /// nothing.
     async fn renew(&self) -> Result<(), BackendError> {
         let (done, result) = oneshot::channel();
-        self.inner.client.renew(Renewal {
-            lease: self.inner.clone(),
-            done,
-        });
+        let renewal = Renewal::new(self.inner.clone(), done);
+        self.inner.client.shared.renew(renewal);
         let held = match result.await {
             Ok(result) => result?,
             // The task that renews has ended, which it does after all leases.

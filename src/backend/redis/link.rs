@@ -31,6 +31,8 @@ enum State {
         since: Instant,
         trouble: Trouble,
     },
+    /// For good.
+    Closed,
 }
 
 /// How a link stands right now.
@@ -53,7 +55,7 @@ impl Link {
         match &*self.state.borrow() {
             State::Up(connection) if !connection.has_ended() => Standing::Up(connection.clone()),
             State::Opening { .. } => Standing::Opening,
-            State::Up(_) | State::Down { .. } => Standing::Down,
+            State::Up(_) | State::Down { .. } | State::Closed => Standing::Down,
         }
     }
 
@@ -73,15 +75,14 @@ impl Link {
         loop {
             let (limit, trouble) = match &*changes.borrow_and_update() {
                 State::Up(connection) if !connection.has_ended() => return Ok(connection.clone()),
-                State::Up(_) => (
-                    from_now,
-                    Trouble::unavailable("the connection to Redis has ended"),
-                ),
+                State::Up(_) => (from_now, Trouble::ended()),
                 State::Opening { .. } => (
                     from_now,
                     Trouble::unavailable("the connection to Redis is not ready yet"),
                 ),
                 State::Down { since, trouble } => (*since + self.patience, trouble.clone()),
+                // Of a Cluster's node that has no slot any more: the key is elsewhere by now.
+                State::Closed => return Err(Trouble::nowhere()),
             };
             match timeout_at(limit, changes.changed()).await {
                 Ok(Ok(())) => {}
@@ -94,6 +95,7 @@ impl Link {
     pub(in crate::backend) fn is_given_up(&self) -> bool {
         match &*self.state.borrow() {
             State::Up(_) => false,
+            State::Closed => true,
             State::Opening { since } | State::Down { since, .. } => {
                 since.elapsed() >= self.patience
             }
@@ -146,7 +148,7 @@ impl Link {
             self.state.send_replace(State::Up(connection.clone()));
             at_hand = watch_over(&connection, &open).await;
             connection.end();
-            self.down(Trouble::unavailable("the connection to Redis has ended"));
+            self.down(Trouble::ended());
             before = Some(connection);
         }
     }
@@ -156,7 +158,7 @@ impl Link {
         self.state.send_modify(|state| {
             let since = match state {
                 State::Opening { since } | State::Down { since, .. } => *since,
-                State::Up(_) => Instant::now(),
+                State::Up(_) | State::Closed => Instant::now(),
             };
             *state = State::Down { since, trouble };
         });
@@ -177,7 +179,7 @@ struct Lowered<'a>(&'a Link);
 
 impl Drop for Lowered<'_> {
     fn drop(&mut self) {
-        self.0.down(Trouble::unavailable("the client is closed"));
+        self.0.state.send_replace(State::Closed);
     }
 }
 

@@ -1,13 +1,20 @@
-//! Locks in one Redis server, for all instances of a service.
+//! Locks in Redis, for all instances of a service: in one server, in the master that Sentinels
+//! name, or in a Cluster.
 //!
 #![doc = include_str!("../../docs/redis.md")]
+//!
+#![doc = include_str!("../../docs/redis_topologies.md")]
 
+mod acks;
 mod acquire;
 pub(in crate::backend) mod answer;
 mod attempt;
 mod builder;
 mod client;
+mod cluster;
 pub(in crate::backend) mod connection;
+mod course;
+pub(in crate::backend) mod endpoint;
 mod gate;
 mod inbox;
 mod lease;
@@ -16,22 +23,26 @@ pub(in crate::backend) mod names;
 mod near;
 mod operate;
 mod patrol;
+mod place;
 mod preflight;
 mod renewals;
 mod room;
 pub(in crate::backend) mod scripts;
+mod sentinel;
+mod slots;
 pub(in crate::backend) mod trouble;
 mod undo;
+pub(in crate::backend) mod url;
 mod waiter;
 
 use std::{fmt, sync::Arc};
 
 use self::client::Client;
-pub use self::{builder::RedisBuilder, lease::RedisLease};
+pub use self::{acks::ReplicaAck, builder::RedisBuilder, lease::RedisLease};
 use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
 use crate::{error::BackendError, key::LockKey};
 
-/// Locks in one Redis server. Clones share its connections.
+/// Locks in Redis. Clones share its connections.
 ///
 /// See the [module](self) for what it promises and what it does not.
 #[derive(Clone)]
@@ -50,9 +61,15 @@ impl RedisBackend {
         Self::builder(url).connect().await
     }
 
-    /// Sets up a connection to the server of this URL:
-    /// `redis://[user:password@]host[:port][/database]`, the same with `rediss://` (TLS), or
-    /// `unix:///path[?db=n&user=..&pass=..]`.
+    /// Sets up connections to the servers of this URL:
+    ///
+    /// - one server: `redis://[user:password@]host[:port][/database]`, or
+    ///   `unix:///path[?db=n&user=..&pass=..]`
+    /// - [behind Sentinels](self#behind-sentinels): `redis+sentinel://[user:password@]host[:port]..
+    ///   [,host[:port]..]/service[?db=n&sentinel_user=..&sentinel_password=..]`
+    /// - [a Cluster](self#in-a-cluster): `redis+cluster://[user:password@]host[:port][,host[:port]..]`
+    ///
+    /// and each with TLS: `rediss://`, `rediss+sentinel://`, `rediss+cluster://`.
     pub fn builder(url: &str) -> RedisBuilder {
         RedisBuilder::new(url)
     }

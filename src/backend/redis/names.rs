@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use super::slots;
 use crate::{
     backend::{AcquireRequest, Mode, Order},
     error::{BackendError, BackendErrorKind},
@@ -17,19 +18,23 @@ pub(in crate::backend) const PREFIX: &str = "tower-lock:";
 
 /// The names of one lock. All but the counter hash to the slot of the lock itself.
 #[derive(Debug)]
-pub(in crate::backend) struct Names {
+pub(super) struct Names {
     /// The lock: a string, as other clients of `SET key value NX PX` know it.
-    pub(in crate::backend) lock: Arc<str>,
+    pub(super) lock: Arc<str>,
     /// Who waits, by ticket.
     pub(super) queue: Box<str>,
     /// Who reads, by the end of the lease.
     pub(super) readers: Box<str>,
     /// The last token or ticket given, shared with other locks.
-    pub(in crate::backend) counter: Box<str>,
+    pub(super) counter: Box<str>,
+    /// The channel by which this process hears of the lock.
+    pub(super) inbox: Arc<str>,
+    /// Of a Cluster.
+    pub(super) slot: Option<u16>,
 }
 
 impl Names {
-    pub(in crate::backend) fn new(prefix: &str, key: &LockKey) -> Self {
+    pub(super) fn new(prefix: &str, key: &LockKey, inbox: &Arc<str>) -> Self {
         // Joined rather than formatted: this is a third of what an acquire costs on our side.
         let lock = [prefix, key.as_str()].concat();
         let counter = fnv1a(lock.as_bytes()) % COUNTERS;
@@ -39,12 +44,29 @@ impl Names {
             queue: beside("q"),
             readers: beside("r"),
             counter: [prefix, "token:", &counter.to_string()].concat().into(),
+            inbox: inbox.clone(),
+            slot: None,
+            lock: lock.into(),
+        }
+    }
+
+    /// In a Cluster everything of a lock is in its slot: there is a counter and a channel for each.
+    pub(super) fn in_slot(prefix: &str, key: &LockKey, inbox: &str) -> Self {
+        let lock = [prefix, key.as_str()].concat();
+        let slot = slots::slot(lock.as_bytes());
+        let tag = slots::tag(slot);
+        Self {
+            queue: format!("{{{lock}}}:q").into(),
+            readers: format!("{{{lock}}}:r").into(),
+            counter: format!("{prefix}token:{{{tag}}}").into(),
+            inbox: channel(inbox, slot).into(),
+            slot: Some(slot),
             lock: lock.into(),
         }
     }
 
     /// Says that an owner was undone, where its attempt could not be stopped otherwise.
-    pub(in crate::backend) fn tombstone(&self, owner: &str) -> String {
+    pub(super) fn tombstone(&self, owner: &str) -> String {
         format!("{{{}}}:u:{owner}", self.lock)
     }
 
@@ -54,9 +76,14 @@ impl Names {
     }
 }
 
+/// The channel of a process for a slot.
+pub(super) fn channel(inbox: &str, slot: u16) -> String {
+    format!("{inbox}:{{{}}}", slots::tag(slot))
+}
+
 /// Every process must find the same counter, so this never changes.
 /// <http://www.isthe.com/chongo/tech/comp/fnv/>
-fn fnv1a(bytes: &[u8]) -> u32 {
+pub(in crate::backend) fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
@@ -76,7 +103,7 @@ pub(in crate::backend) fn check_prefix(prefix: &str) -> Result<(), BackendError>
     ))
 }
 
-pub(in crate::backend) fn push_hex(text: &mut String, owner: &OwnerToken) {
+fn push_hex(text: &mut String, owner: &OwnerToken) {
     let _ = write!(text, "{:032x}", u128::from_be_bytes(*owner.as_bytes()));
 }
 
@@ -153,18 +180,28 @@ mod tests {
     /// Others rely on these names: clients of other languages, operators, other versions of us.
     #[test]
     fn names_are_as_documented() {
-        let names = Names::new("shop:", &LockKey::new("order", 7));
+        let names = Names::new("shop:", &LockKey::new("order", 7), &"i".into());
         assert_eq!(&*names.lock, "shop:order:1.7;");
         assert_eq!(&*names.queue, "{shop:order:1.7;}:q");
         assert_eq!(&*names.readers, "{shop:order:1.7;}:r");
         assert_eq!(&*names.counter, "shop:token:242");
         assert_eq!(names.tombstone("00ff"), "{shop:order:1.7;}:u:00ff");
+        let in_slot = Names::in_slot("shop:", &LockKey::new("order", 7), "shop:inbox:1");
+        assert_eq!(in_slot.keys()[..2], names.keys()[..2]);
+        let slot = in_slot.slot.unwrap();
+        let tag = slots::tag(slot);
+        assert_eq!(&*in_slot.counter, format!("shop:token:{{{tag}}}"));
+        assert_eq!(&*in_slot.inbox, format!("shop:inbox:1:{{{tag}}}"));
+        for name in in_slot.keys().iter().copied().chain([&*in_slot.inbox]) {
+            assert_eq!(slots::slot(name.as_bytes()), slot, "{name}");
+        }
+        assert_eq!(slots::slot(in_slot.tombstone("00ff").as_bytes()), slot);
     }
 
     #[test]
     fn counters_are_few_and_all_used() {
         let counters: std::collections::HashSet<_> = (0..10_000)
-            .map(|n| Names::new(PREFIX, &LockKey::new("order", n)).counter)
+            .map(|n| Names::new(PREFIX, &LockKey::new("order", n), &"i".into()).counter)
             .collect();
         assert_eq!(counters.len(), COUNTERS as usize);
     }

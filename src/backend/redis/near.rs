@@ -16,9 +16,11 @@ use tokio::{
 };
 
 use super::{
-    client::Shared,
+    client::{Shared, spawn_until},
     connection::Connection,
     link::{Link, Standing},
+    names::Names,
+    place::Place,
     trouble::Trouble,
 };
 use crate::sync::lock;
@@ -107,10 +109,14 @@ impl Near {
 impl Shared {
     /// The connection to use from here: that of this runtime, or the lock runtime's while there is
     /// none.
-    pub(super) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Trouble> {
-        match self.near(|near| near.link.ready()).flatten() {
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+        names: &Names,
+    ) -> Result<Arc<Connection>, Trouble> {
+        let place = self.place(names)?;
+        match self.near(&place, |near| near.link.ready()).flatten() {
             Some(connection) => Ok(connection),
-            None => self.lock_link.connection().await,
+            None => place.lock_link.connection().await,
         }
     }
 
@@ -118,33 +124,38 @@ impl Shared {
     /// until there is an answer.
     pub(super) async fn connection_in_turn(
         self: &Arc<Self>,
+        names: &Names,
     ) -> Result<(Arc<Connection>, Option<Crossing>), Trouble> {
-        if let Some(connection) = self.near(|near| near.link.ready()).flatten() {
+        let place = self.place(names)?;
+        if let Some(connection) = self.near(&place, |near| near.link.ready()).flatten() {
             return Ok((connection, None));
         }
-        let crossing = match self.near(Near::way) {
+        let crossing = match self.near(&place, Near::way) {
             Some(Way::Here(connection)) => return Ok((connection, None)),
-            Some(Way::HereSoon) => match self.settled().await {
+            Some(Way::HereSoon) => match self.settled(&place).await {
                 Ok(Some(connection)) => return Ok((connection, None)),
                 _ => None,
             },
             Some(Way::Across(crossing)) => Some(crossing),
             None => None,
         };
-        Ok((self.lock_link.connection().await?, crossing))
+        Ok((place.lock_link.connection().await?, crossing))
     }
 
     /// Connects from this runtime too, so that the first requests need not cross threads. Nothing
     /// on the lock runtime, and where there is none.
-    pub(super) async fn settled(self: &Arc<Self>) -> Result<Option<Arc<Connection>>, Trouble> {
-        match self.near(Arc::clone) {
+    pub(super) async fn settled(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+    ) -> Result<Option<Arc<Connection>>, Trouble> {
+        match self.near(place, Arc::clone) {
             Some(near) => near.link.connection().await.map(Some),
             None => Ok(None),
         }
     }
 
     /// Looks at what this runtime has, and begins to connect from it where that is nothing.
-    fn near<T>(self: &Arc<Self>, look: impl Fn(&Arc<Near>) -> T) -> Option<T> {
+    fn near<T>(self: &Arc<Self>, place: &Arc<Place>, look: impl Fn(&Arc<Near>) -> T) -> Option<T> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
         if id == self.lock_runtime.id() {
@@ -154,11 +165,11 @@ impl Shared {
             let near = nears.iter().find(|(known, _)| *known == id);
             near.map(|(_, near)| look(near))
         };
-        let found = find(&self.nears.0.read().unwrap_or_else(|e| e.into_inner()));
+        let found = find(&place.nears.0.read().unwrap_or_else(|e| e.into_inner()));
         if found.is_some() {
             return found;
         }
-        let mut nears = self.nears.0.write().unwrap_or_else(|e| e.into_inner());
+        let mut nears = place.nears.0.write().unwrap_or_else(|e| e.into_inner());
         // Another thread of this runtime may have been faster.
         if let Some(found) = find(&nears) {
             return Some(found);
@@ -166,18 +177,16 @@ impl Shared {
         let near = Arc::new(Near::new(self.timeout));
         nears.push((id, near.clone()));
         drop(nears);
-        self.settle_on(&runtime, id, near.clone());
+        self.settle_on(&runtime, place.clone(), id, near.clone());
         Some(look(&near))
     }
 
-    fn settle_on(self: &Arc<Self>, runtime: &Handle, id: Id, near: Arc<Near>) {
-        let settled = Settled {
-            shared: self.clone(),
-            id,
-        };
-        self.spawn_on(runtime, async move {
-            let shared = &settled.shared;
-            let open = || shared.open(|_| {});
+    fn settle_on(self: &Arc<Self>, runtime: &Handle, place: Arc<Place>, id: Id, near: Arc<Near>) {
+        let shared = self.clone();
+        let closed = place.closed.clone();
+        let settled = Settled { place, id };
+        spawn_until(&closed, runtime, async move {
+            let open = || settled.place.open(&shared, |_| {});
             near.link.supervise(open, || near.takes_over()).await;
         });
     }
@@ -185,7 +194,7 @@ impl Shared {
 
 /// A runtime that has a connection; dropped with it.
 struct Settled {
-    shared: Arc<Shared>,
+    place: Arc<Place>,
     id: Id,
 }
 
@@ -195,7 +204,7 @@ impl Drop for Settled {
         // its asks go on crossing.
         if !std::thread::panicking() {
             let mut nears = self
-                .shared
+                .place
                 .nears
                 .0
                 .write()

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     answer,
-    client::Client,
-    names::Names,
+    client::{Client, Via},
+    connection::text,
     scripts::{FORCE_RELEASE, INSPECT},
     trouble::Trouble,
 };
@@ -16,10 +16,10 @@ use crate::{
 };
 
 pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, Trouble> {
-    let names = Names::new(&client.shared.prefix, key);
-    let connection = client.shared.connection().await?;
-    let answer = connection
-        .run(&INSPECT, |script, by_code| {
+    let shared = &client.shared;
+    let names = shared.names(key);
+    let answer = shared
+        .run(Via::Near, &names, &INSPECT, |script, by_code| {
             script.call_lock(by_code, &names, None)
         })
         .await?;
@@ -44,12 +44,28 @@ pub(super) async fn inspect(client: &Client, key: &LockKey) -> Result<KeyState, 
 }
 
 pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool, Trouble> {
-    let names = Names::new(&client.shared.prefix, key);
-    let connection = client.shared.connection().await?;
-    let answer = connection
-        .run(&FORCE_RELEASE, |script, by_code| {
+    let shared = &client.shared;
+    let names = shared.names(key);
+    let answer = shared
+        .run(Via::Near, &names, &FORCE_RELEASE, |script, by_code| {
             script.call_lock(by_code, &names, None)
         })
         .await?;
-    Ok(answer::int(&answer)? == 1)
+    let [held, unheard @ ..] = answer::list(&answer)? else {
+        return Err(Trouble::strange());
+    };
+    for pair in unheard.chunks_exact(2) {
+        // Who holds in a Cluster and never waited there hears of it by the channel of its process:
+        // a message of ours reaches all nodes, one of a script does not. Lost, it costs the time to
+        // the next renewal.
+        if let (Some((inbox, _)), Some(message)) = (
+            text(&pair[0]).and_then(|inbox| inbox.rsplit_once(":{")),
+            text(&pair[1]),
+        ) {
+            let mut tell = redis::cmd("PUBLISH");
+            tell.arg(inbox).arg(message);
+            let _ = shared.connection(&names).await?.ask(&tell).await;
+        }
+    }
+    Ok(answer::int(held)? == 1)
 }

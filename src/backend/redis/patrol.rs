@@ -11,7 +11,14 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{answer, client::Shared, names::Names, room::Outlook, scripts::LOOK, trouble::Trouble};
+use super::{
+    answer,
+    client::{Shared, Via},
+    names::Names,
+    room::Outlook,
+    scripts::LOOK,
+    trouble::Trouble,
+};
 
 /// Looks that are due within this time go together.
 const TICK: Duration = Duration::from_millis(2);
@@ -47,12 +54,11 @@ async fn look(shared: Arc<Shared>, names: Arc<Names>) {
     }
 }
 
-async fn ask(shared: &Shared, names: &Names) -> Result<(Outlook, bool), Trouble> {
-    let connection = shared.lock_link.connection().await?;
-    let answer = connection
-        .run(&LOOK, |script, by_code| {
+async fn ask(shared: &Arc<Shared>, names: &Names) -> Result<(Outlook, bool), Trouble> {
+    let answer = shared
+        .run(Via::Lock, names, &LOOK, |script, by_code| {
             let mut cmd = script.call_lock(by_code, names, None);
-            cmd.arg(&*shared.inbox);
+            cmd.arg(&*names.inbox);
             cmd
         })
         .await?;

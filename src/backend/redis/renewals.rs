@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{JoinSet, yield_now},
@@ -11,9 +11,9 @@ use tokio::{
 
 use super::{
     answer,
-    client::Shared,
+    client::{Shared, Via},
     lease::Inner,
-    scripts::{RENEW, RENEW_SHARED},
+    scripts::{RENEW, RENEW_SHARED, Script},
     trouble::Trouble,
 };
 use crate::{backend::Mode, lease::Loss};
@@ -25,6 +25,53 @@ const MOST: usize = 100;
 pub(super) struct Renewal {
     pub(super) lease: Arc<Inner>,
     pub(super) done: oneshot::Sender<Result<bool, Trouble>>,
+    /// It goes to a node to which its slot is being moved.
+    pub(super) asking: bool,
+}
+
+impl Renewal {
+    pub(super) fn new(lease: Arc<Inner>, done: oneshot::Sender<Result<bool, Trouble>>) -> Self {
+        Self {
+            lease,
+            done,
+            asking: false,
+        }
+    }
+
+    pub(super) fn fails(self, trouble: Trouble) {
+        // Whoever asked may have left.
+        let _ = self.done.send(Err(trouble));
+    }
+
+    /// The command that renews this one alone.
+    pub(super) fn command(&self, by_code: bool) -> Cmd {
+        let lease = &self.lease;
+        let mut cmd = match lease.mode {
+            Mode::Exclusive => {
+                let mut cmd = RENEW.call(by_code, &[&lease.names.lock]);
+                cmd.arg(&lease.value);
+                cmd
+            }
+            Mode::Shared => {
+                let mut cmd = RENEW_SHARED.call_lock(by_code, &lease.names, None);
+                cmd.arg(&lease.words.who);
+                cmd
+            }
+        };
+        cmd.arg(lease.words.ttl);
+        cmd
+    }
+}
+
+/// What the server answers to such a command: 1 if the lease is still there.
+pub(super) fn held(answer: &Value) -> Result<i64, Trouble> {
+    match answer {
+        Value::Array(_) => answer::ints(answer)?
+            .first()
+            .copied()
+            .ok_or_else(Trouble::strange),
+        number => answer::int(number),
+    }
 }
 
 pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedReceiver<Renewal>) {
@@ -48,7 +95,8 @@ pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedRec
                     running.spawn(renew_shared(shared.clone(), renewal));
                 }
             }
-            if batch.len() == MOST {
+            // Beside another key of a Cluster's slot, one that is being moved could not be renewed.
+            if batch.len() == MOST || (shared.cluster().is_some() && !batch.is_empty()) {
                 break;
             }
             next = queue.try_recv().ok();
@@ -71,11 +119,13 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Renewal>) {
     }
 }
 
-async fn ask(shared: &Shared, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
-    let connection = shared.lock_link.connection().await?;
+async fn ask(shared: &Arc<Shared>, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
+    let Some(first) = batch.first() else {
+        return Ok(Vec::new());
+    };
     let keys: Vec<_> = batch.iter().map(|r| &*r.lease.names.lock).collect();
-    let answer = connection
-        .run(&RENEW, |script, by_code| {
+    let answer = shared
+        .run(Via::Lock, &first.lease.names, &RENEW, |script, by_code| {
             let mut cmd = script.call(by_code, &keys);
             for renewal in batch {
                 cmd.arg(&renewal.lease.value).arg(renewal.lease.words.ttl);
@@ -88,24 +138,14 @@ async fn ask(shared: &Shared, batch: &[Renewal]) -> Result<Vec<i64>, Trouble> {
 
 async fn renew_shared(shared: Arc<Shared>, renewal: Renewal) {
     let sent = Instant::now();
-    let result = async {
-        let lease = &renewal.lease;
-        let connection = shared.lock_link.connection().await?;
-        let answer: Value = connection
-            .run(&RENEW_SHARED, |script, by_code| {
-                let mut cmd = script.call_lock(by_code, &lease.names, None);
-                cmd.arg(&lease.words.who).arg(lease.words.ttl);
-                cmd
-            })
-            .await?;
-        answer::int(&answer)
-    };
-    let result = result.await;
-    settle(renewal, sent, result);
+    let call = |_: &Script, by_code: bool| renewal.command(by_code);
+    let names = &renewal.lease.names;
+    let answer = shared.run(Via::Lock, names, &RENEW_SHARED, call).await;
+    settle(renewal, sent, answer.and_then(|answer| held(&answer)));
 }
 
 /// `sent` is from before the request, so the lease ends here before it ends at the server.
-fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
+pub(super) fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Trouble>) {
     let result = result.map(|held| {
         if held == 1 {
             renewal.lease.extend(sent);

@@ -269,6 +269,16 @@ impl Room {
         }
     }
 
+    /// All leases of this process.
+    pub(super) fn holders(&self) -> Vec<Arc<Inner>> {
+        let tables = lock(&self.tables);
+        let leases = tables.owners.values().filter_map(|entry| match entry {
+            Entry::Holds(inner) => inner.upgrade(),
+            Entry::Waits(_) | Entry::Leaves(..) => None,
+        });
+        leases.collect()
+    }
+
     /// An offer to an owner.
     pub(super) fn offer(&self, asker: &Asker, token: &str) {
         if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {
@@ -310,15 +320,22 @@ impl Room {
         }
     }
 
-    /// Messages may have been missed: everybody asks again.
-    pub(super) fn gap(&self) {
+    /// Messages for these locks may have been missed: everybody who waits for one asks again.
+    pub(super) fn gap(&self, which: impl Fn(&str) -> bool) {
         let (waiters, gates): (Vec<_>, Vec<_>) = {
             let tables = lock(&self.tables);
-            let waiters = tables.owners.values().filter_map(|entry| match entry {
-                Entry::Waits(waiter) => Some(waiter.clone()),
-                Entry::Holds(_) | Entry::Leaves(..) => None,
-            });
-            (waiters.collect(), tables.gates.values().cloned().collect())
+            let waiters = tables
+                .owners
+                .iter()
+                .filter_map(|(asker, entry)| match entry {
+                    Entry::Waits(waiter) if which(&asker.lock) => Some(waiter.clone()),
+                    _ => None,
+                });
+            let gates = tables.gates.iter().filter(|(name, _)| which(name));
+            (
+                waiters.collect(),
+                gates.map(|(_, gate)| gate.clone()).collect(),
+            )
         };
         for waiter in waiters {
             waiter.ask();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::{cluster::redirected, url::Address};
 use crate::error::{BackendError, BackendErrorKind};
 
 /// An error that several callers may get. Its text holds no key and no secret.
@@ -15,6 +16,67 @@ pub(in crate::backend) struct Trouble {
     /// Whether the server itself said so: what was asked has been done in part at most, and will
     /// not be done later.
     pub(in crate::backend) answered: bool,
+    /// Where it would be done, if the server did nothing for that reason.
+    elsewhere: Option<Elsewhere>,
+}
+
+/// Why a server did nothing that another will do, or the same one later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// It is not the master any more.
+    OtherMaster,
+    /// Another node has this slot of a Cluster, perhaps this one.
+    Moved(u16, Option<Address>),
+    /// The slot is being moved; for keys that are not here any more that node is to be asked.
+    AskAt(Address),
+    /// The slot is being moved, and keys of it are here and there.
+    BeingMoved,
+    /// No node has the slot, or too few of the Cluster are there.
+    Nowhere,
+}
+
+impl Elsewhere {
+    fn of(error: &RedisError) -> Option<Self> {
+        use ServerErrorKind::{Ask, ClusterDown, Moved, TryAgain};
+        let ErrorKind::Server(kind) = error.kind() else {
+            return None;
+        };
+        let node = || error.redirect_node();
+        Some(match kind {
+            Moved => {
+                let (address, slot) = node()?;
+                Self::Moved(slot, redirected(address))
+            }
+            // A node that does not say where sends us on when the move has ended.
+            Ask => node()
+                .and_then(|(address, _)| redirected(address))
+                .map_or(Self::BeingMoved, Self::AskAt),
+            TryAgain => Self::BeingMoved,
+            ClusterDown => Self::Nowhere,
+            // A script at the source of a slot that is being moved, once it has emptied a key. What
+            // it did before that stays; asking again by the same owner ends the same.
+            ServerErrorKind::ResponseError => {
+                let detail = error.detail()?;
+                if detail.contains("non local key") {
+                    Self::BeingMoved
+                } else if detail.contains("while the cluster is down") {
+                    Self::Nowhere
+                } else {
+                    return None;
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn context(&self) -> &'static str {
+        match self {
+            Self::OtherMaster => "this Redis server is not the master any more",
+            Self::Moved(..) => "nodes of the Redis Cluster do not agree who has the key's slot",
+            Self::AskAt(_) | Self::BeingMoved => "the Redis Cluster is moving the key's slot",
+            Self::Nowhere => "the Redis Cluster is down, or the key's slot is (CLUSTERDOWN)",
+        }
+    }
 }
 
 impl Trouble {
@@ -24,6 +86,7 @@ impl Trouble {
             context: context.into(),
             source: None,
             answered: false,
+            elsewhere: None,
         }
     }
 
@@ -36,6 +99,27 @@ impl Trouble {
 
     pub(in crate::backend) fn no_answer() -> Self {
         Self::unavailable("Redis did not answer within the operation timeout")
+    }
+
+    pub(super) fn nowhere() -> Self {
+        Self {
+            answered: true,
+            elsewhere: Some(Elsewhere::Nowhere),
+            ..Self::unavailable("no node of the Redis Cluster has the key's slot")
+        }
+    }
+
+    /// The connection ended, so an answer on it is not to be relied on.
+    pub(super) fn ended() -> Self {
+        Self::unavailable("the connection to Redis has ended")
+    }
+
+    pub(super) fn not_replicated() -> Self {
+        Self {
+            kind: BackendErrorKind::NotReplicated,
+            answered: true,
+            ..Self::unavailable("too few replicas of Redis have it in time")
+        }
     }
 
     /// The server knows that this owner may not have the key any more.
@@ -89,6 +173,15 @@ impl Trouble {
         self
     }
 
+    /// Whether what was asked did not run, and may run elsewhere.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
+    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.as_ref()
+    }
+
     /// Whether the same may be answered otherwise later.
     pub(in crate::backend) fn may_pass(&self) -> bool {
         self.kind == BackendErrorKind::Unavailable
@@ -125,9 +218,13 @@ impl Trouble {
             "OOM" => Self::unavailable(
                 "Redis is out of memory (OOM): raise `maxmemory` or remove other keys",
             ),
-            "READONLY" => Self::misconfigured(
-                "this Redis server is a read-only replica (READONLY): connect to its master",
-            ),
+            "READONLY" => Self {
+                elsewhere: Some(Elsewhere::OtherMaster),
+                ..Self::unavailable(
+                    "this Redis server is a read-only replica by now (READONLY): its master is \
+                     another",
+                )
+            },
             "NOREPLICAS" => Self::unavailable(
                 "Redis has too few connected replicas to accept writes (NOREPLICAS)",
             ),
@@ -153,6 +250,14 @@ impl From<RedisError> for Trouble {
         let detail = error.detail().unwrap_or_default();
         let code = error.code().unwrap_or_default();
         let answered = !code.is_empty();
+        if let Some(elsewhere) = Elsewhere::of(&error) {
+            return Self {
+                answered: true,
+                elsewhere: Some(elsewhere.clone()),
+                source: Some(error),
+                ..Self::unavailable(elsewhere.context())
+            };
+        }
         // An error inside of a script comes as one of the script, with the code in its text.
         let state = Self::of_state(code).or_else(|| Self::of_state(detail));
         let trouble = match (error.kind(), code) {

@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Cmd;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -14,11 +15,12 @@ use tokio::{
 };
 
 use super::{
-    client::Shared,
+    client::{Shared, Via},
     connection::Connection,
+    course::Course,
     names::{Names, Words},
     room::Asker,
-    scripts::ABANDON,
+    scripts::{ABANDON, Script},
     trouble::Trouble,
 };
 use crate::clock::jittered;
@@ -84,7 +86,7 @@ impl Undo {
         }
     }
 
-    async fn see_through(&self, shared: &Shared) {
+    async fn see_through(&self, shared: &Arc<Shared>) {
         let mut pause = Duration::from_millis(20);
         loop {
             match self.attempt(shared).await {
@@ -105,31 +107,48 @@ impl Undo {
         }
     }
 
-    async fn attempt(&self, shared: &Shared) -> Result<(), Trouble> {
+    async fn attempt(&self, shared: &Arc<Shared>) -> Result<(), Trouble> {
         let tainted = matches!(self.what, What::Owner { tainted: true, .. });
+        // Whether the attempt's own connection has answered: then nothing is on its way there.
+        let mut settled = false;
         if !self.connection.has_ended() {
-            match self.send(&self.connection, tainted).await {
+            match self.send(&self.connection, false, tainted).await {
+                Err(trouble) if trouble.is_elsewhere() => settled = true,
                 Err(trouble) if !trouble.answered => {}
                 result => return result,
             }
         }
-        let connection = shared.lock_link.connection().await?;
-        if Arc::ptr_eq(&connection, &self.connection) {
-            // Slow, or about to be found dead.
-            return Err(Trouble::no_answer());
+        let mut course = Course::new(shared);
+        loop {
+            let (connection, asking) = course.connection(shared, &self.names, Via::Lock).await?;
+            if !settled && Arc::ptr_eq(&connection, &self.connection) {
+                // Slow, or about to be found dead.
+                return Err(Trouble::no_answer());
+            }
+            let harmless = settled || self.connection.retire(&connection).await?;
+            match self.send(&connection, asking, tainted || !harmless).await {
+                Err(trouble) => course.after(shared, trouble).await?,
+                Ok(()) => return Ok(()),
+            }
         }
-        let harmless = self.connection.retire(&connection).await?;
-        self.send(&connection, tainted || !harmless).await
     }
 
-    async fn send(&self, connection: &Connection, buries: bool) -> Result<(), Trouble> {
+    async fn send(
+        &self,
+        connection: &Connection,
+        asking: bool,
+        buries: bool,
+    ) -> Result<(), Trouble> {
         match &self.what {
             What::Gate { entry } => {
                 let mut cmd = redis::cmd("ZREM");
                 cmd.arg(&*self.names.queue).arg(entry);
-                connection.ask(&cmd).await?;
+                connection.ask_of(asking, cmd).await?;
             }
-            What::Owner { words, .. } => abandon(connection, &self.names, words, buries).await?,
+            What::Owner { words, .. } => {
+                let call = abandoning(&self.names, words, buries);
+                connection.run(asking, &ABANDON, &call).await?;
+            }
         }
         Ok(())
     }
@@ -137,23 +156,26 @@ impl Undo {
 
 /// Leaves nothing of an owner on the server, but a tombstone if an attempt of it may come late.
 pub(super) async fn abandon(
-    connection: &Connection,
+    shared: &Arc<Shared>,
+    via: Via,
     names: &Names,
     words: &Words,
     buries: bool,
 ) -> Result<(), Trouble> {
+    let call = abandoning(names, words, buries);
+    shared.run(via, names, &ABANDON, call).await.map(drop)
+}
+
+fn abandoning(names: &Names, words: &Words, buries: bool) -> impl Fn(&Script, bool) -> Cmd {
     let tombstone = buries.then(|| names.tombstone(words.owner()));
-    connection
-        .run(&ABANDON, |script, by_code| {
-            let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
-            cmd.arg(&words.who).arg(words.entry());
-            if buries {
-                cmd.arg(TOMBSTONE_MS);
-            }
-            cmd
-        })
-        .await?;
-    Ok(())
+    move |script, by_code| {
+        let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
+        cmd.arg(&words.who).arg(words.entry());
+        if buries {
+            cmd.arg(TOMBSTONE_MS);
+        }
+        cmd
+    }
 }
 
 /// Undoes what comes in, and ends the client when nothing can come any more.

@@ -8,10 +8,10 @@ use super::{
     RedLockBackend,
     client::{ANSWER, Client, Settings},
     node::Node,
-    url::{self, Certificates},
+    url,
 };
 use crate::{
-    backend::redis::{names, trouble::Trouble},
+    backend::redis::{endpoint::Certificates, names, trouble::Trouble},
     error::{BackendError, BackendErrorKind},
     runtime,
 };

@@ -141,7 +141,7 @@ async fn survey_one(node: &Node, shared: &Shared) -> Result<Told, Trouble> {
     let connection = node.lock_link.ready().ok_or_else(none)?;
     let name = format!("{:016x}", fastrand::u64(..));
     let answer = connection
-        .run(&SURVEY, |script, by_code| {
+        .run(false, &SURVEY, &|script, by_code| {
             let mut cmd = script.call(by_code, &[&shared.node_name]);
             cmd.arg(&name);
             cmd
@@ -184,7 +184,7 @@ async fn join(
 ) -> Result<bool, Trouble> {
     let connection = node.lock_link.connection().await?;
     let answer = connection
-        .run(&JOIN, |script, by_code| {
+        .run(false, &JOIN, &|script, by_code| {
             let mut cmd = script.call(by_code, &[&shared.node_name]);
             cmd.arg(name);
             for (field, number) in numbers {
@@ -226,7 +226,7 @@ async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Tr
     let ask = async {
         let connection = node.lock_link.connection().await?;
         let answer = connection
-            .run(&FOUND, |script, by_code| {
+            .run(false, &FOUND, &|script, by_code| {
                 let mut cmd = script.call(by_code, &[&shared.node_name]);
                 cmd.arg(u8::from(marks));
                 cmd

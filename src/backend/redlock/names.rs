@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use crate::{
-    backend::redis::names::{Names as RedisNames, unhex},
+    backend::redis::names::{COUNTERS, fnv1a, unhex},
     key::LockKey,
     lease::OwnerToken,
 };
@@ -21,12 +21,12 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(prefix: &str, key: &LockKey) -> Self {
-        let RedisNames { lock, counter, .. } = RedisNames::new(prefix, key);
-        let counter = counter.rsplit(':').next().unwrap_or_default();
+        let lock: Arc<str> = [prefix, key.as_str()].concat().into();
+        let counter = fnv1a(lock.as_bytes()) % COUNTERS;
         Self {
             waiters: ["{", &lock, "}:w"].concat().into(),
             lock,
-            counter: counter.into(),
+            counter: counter.to_string().into(),
         }
     }
 

@@ -153,7 +153,7 @@ async fn look_at(
 ) -> Result<Option<Seen>, Trouble> {
     let connection = ready(node)?;
     let answer = connection
-        .run(&LOOK, |script, by_code| {
+        .run(false, &LOOK, &|script, by_code| {
             let keys = [&*names.lock, &*names.waiters, &*shared.node_name];
             let mut cmd = script.call(by_code, &keys);
             cmd.arg(gate);
@@ -209,7 +209,7 @@ pub(super) async fn force_release(client: &Client, key: &LockKey) -> Result<bool
     let names = &Names::new(&shared.prefix, key);
     let asks = shared.nodes.iter().map(async |node| {
         let answer = ready(node)?
-            .run(&FORCE_RELEASE, |script, by_code| {
+            .run(false, &FORCE_RELEASE, &|script, by_code| {
                 script.call(by_code, &[&names.lock, &names.waiters])
             })
             .await?;

@@ -112,7 +112,9 @@ impl Post {
             looks: self.tainted || !connection.can_be_ended(),
         };
         let answer = connection
-            .run(script, |script, by_code| call(script, by_code, way))
+            .run(false, script, &|script: &Script, by_code| {
+                call(script, by_code, way)
+            })
             .await;
         if answer.as_ref().map_or_else(|t| t.answered, |_| true) {
             self.open = false;

@@ -1,21 +1,17 @@
 //! What a URL says of the nodes.
 
 use crate::{
-    backend::redis::RedisBuilder,
+    backend::redis::{
+        endpoint::{Certificates, Endpoint},
+        trouble::Trouble,
+        url::{self as redis_url, Topology},
+    },
     error::{BackendError, BackendErrorKind},
 };
 
 /// What is accepted as a URL.
 const ACCEPTED: &str = "`redlock://[user:password@]host[:port],host[:port],..[/database]`, the same \
                         with `redlocks://` (TLS), or a list of URLs `redis://..`, `rediss://..`";
-
-/// PEM, as the builder of a single server takes it.
-#[derive(Clone, Default)]
-pub(super) struct Certificates {
-    pub(super) root: Option<Vec<u8>>,
-    /// A certificate and its key.
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
-}
 
 /// The URL of each node. A user and a password are those of all.
 pub(super) fn split(url: &str) -> Result<Vec<String>, BackendError> {
@@ -47,22 +43,22 @@ pub(super) fn client(
     (at, url): (usize, &String),
     certificates: &Certificates,
 ) -> Result<redis::Client, BackendError> {
-    if url.starts_with("redlock") {
-        return Err(not_usable());
+    let of_node = |trouble: Trouble| trouble.of_node(at + 1);
+    let target = redis_url::parse(url).map_err(of_node)?;
+    if !matches!(target.topology, Topology::One) {
+        return Err(of_node(Trouble::misconfigured(
+            "RedLock needs single servers, which know nothing of each other",
+        ))
+        .into());
     }
-    let mut builder = RedisBuilder::new(url);
-    if let Some(root) = &certificates.root {
-        builder = builder.with_root_certificates(root.clone());
+    if !certificates.is_empty() && !target.uses_tls() {
+        return Err(of_node(Trouble::misconfigured(
+            "certificates were given, but the URL is not one with TLS",
+        ))
+        .into());
     }
-    if let Some((certificate, key)) = &certificates.client {
-        builder = builder.with_client_certificate(certificate.clone(), key.clone());
-    }
-    builder.client().map_err(|error| {
-        BackendError::new(
-            error.kind(),
-            format!("node {} of the list: {error}", at + 1),
-        )
-    })
+    let endpoint = Endpoint::new(target.server, certificates.clone());
+    Ok(endpoint.client().map_err(of_node)?)
 }
 
 fn not_usable() -> BackendError {

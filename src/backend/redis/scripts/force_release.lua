@@ -1,9 +1,10 @@
--- Takes the key from whoever holds it, tells them, and serves the queue. Answers whether it was held.
+-- Takes the key from whoever holds it, tells them, and serves the queue. Answers whether it was
+-- held, and what nobody here has heard: an inbox and a message, in turns.
 --- draw
 --- lib
 local kind, who, token = holder()
-if not kind then return 0 end
-local holders = {}
+if not kind then return {0} end
+local holders, unheard = {}, {1}
 if kind == 'x' then
   holders = {who}
 elseif kind == 's' then
@@ -12,7 +13,11 @@ elseif kind == 's' then
 end
 for _, each in ipairs(holders) do
   local owner, inbox = string.match(each, '^(%S+) (%S+)$')
-  tell(inbox, 'r ' .. owner .. ' ' .. K .. ' ' .. token)
+  local message = 'r ' .. owner .. ' ' .. K .. ' ' .. token
+  if not tell(inbox, message) then
+    unheard[#unheard + 1] = inbox
+    unheard[#unheard + 1] = message
+  end
   -- One that had not confirmed yet asks again, at its place.
   for _, entry in ipairs(call('ZRANGE', Q, 0, 511)) do
     if string.find(entry, '!' .. each .. ' ', 1, true) == 1 then call('ZREM', Q, entry) end
@@ -20,4 +25,4 @@ for _, each in ipairs(holders) do
 end
 call('DEL', K)
 serve(nil)
-return 1
+return unheard

@@ -86,7 +86,9 @@ end
 
 -- Whether a process is there to hear it.
 local function tell(inbox, message)
-  local heard = redis.pcall('PUBLISH', inbox, message)
+  -- That of a slot of a Cluster ends with its tag: a plain message reaches one node only.
+  local publish = string.sub(inbox, -1) == '}' and 'SPUBLISH' or 'PUBLISH'
+  local heard = redis.pcall(publish, inbox, message)
   return type(heard) == 'number' and heard > 0
 end
 

@@ -7,7 +7,7 @@ local function refusal()
     {'PTTL', K}, {'PEXPIRE', K, '100'}, {'DEL', K},
     {'ZADD', Q, '1', 'a'}, {'ZRANGE', Q, '0', '0'}, {'ZSCORE', Q, 'a'}, {'ZCOUNT', Q, '0', '1'},
     {'ZREMRANGEBYSCORE', Q, '1', '1'}, {'ZREM', Q, 'a'}, {'DEL', Q},
-    {'PUBLISH', ARGV[1], 'p'},
+    {string.sub(ARGV[1], -1) == '}' and 'SPUBLISH' or 'PUBLISH', ARGV[1], 'p'},
   }) do
     local answer = redis.pcall(unpack(command))
     if type(answer) == 'table' and answer.err then return command[1] .. ': ' .. answer.err end

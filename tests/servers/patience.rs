@@ -1,0 +1,43 @@
+//! Waits for what servers do in their own time.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Only reached by failures.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// To be called after each try that was in vain: it panics when the time is over.
+fn tries(what: &str) -> impl FnMut() {
+    let begun = Instant::now();
+    move || {
+        assert!(begun.elapsed() < PATIENCE, "{what}: not so");
+    }
+}
+
+/// Blocks until it is there.
+pub(super) fn block_until<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
+    let mut still_patient = tries(what);
+    loop {
+        if let Some(it) = so() {
+            return it;
+        }
+        still_patient();
+        thread::sleep(INTERVAL);
+    }
+}
+
+/// Waits until it is there, while the other tasks of the runtime go on.
+pub(super) async fn wait_until<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
+    let mut still_patient = tries(what);
+    loop {
+        if let Some(it) = so() {
+            return it;
+        }
+        still_patient();
+        tokio::time::sleep(INTERVAL).await;
+    }
+}

@@ -1,0 +1,401 @@
+//! Redis under Sentinel, of a test's own.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::Command,
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use super::{
+    patience::{block_until, wait_until},
+    process::Process,
+    redis::{RedisServer, redis_server},
+    resp::{Client, Reply},
+    scratch::{ScratchDir, free_port},
+};
+
+/// What the sentinels call the master.
+pub const SERVICE: &str = "mymaster";
+
+/// How many of the three sentinels have to agree.
+const QUORUM: usize = 2;
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub struct SentinelSetup {
+    pub replicas: usize,
+    /// After how much silence a server counts as down.
+    pub down_after: Duration,
+    pub failover_timeout: Duration,
+    /// What the master and the replicas ask for.
+    pub password: Option<String>,
+    /// What the sentinels ask for.
+    pub sentinel_password: Option<String>,
+    /// More options of the master and the replicas.
+    pub options: Vec<String>,
+}
+
+impl Default for SentinelSetup {
+    fn default() -> Self {
+        Self {
+            replicas: 1,
+            down_after: Duration::from_secs(1),
+            failover_timeout: Duration::from_secs(5),
+            password: None,
+            sentinel_password: None,
+            options: Vec::new(),
+        }
+    }
+}
+
+/// A master, its replicas, and three sentinels that watch them. Killed on drop.
+///
+/// Who waits for the sentinels does so without blocking the runtime; everything else blocks for
+/// the moment that a server takes.
+#[derive(Debug)]
+pub struct SentinelServers {
+    setup: SentinelSetup,
+    /// The first is the master at the start.
+    nodes: Vec<RedisServer>,
+    sentinels: Vec<Sentinel>,
+    dir: ScratchDir,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    port: u16,
+    /// The sentinel itself writes to it too.
+    config: PathBuf,
+    password: Option<String>,
+    /// `None` while it is down.
+    process: Mutex<Option<Process>>,
+}
+
+impl SentinelServers {
+    /// A master with so many replicas that are in sync, and sentinels that know all of it.
+    pub fn start(replicas: usize) -> Self {
+        Self::start_with(SentinelSetup {
+            replicas,
+            ..SentinelSetup::default()
+        })
+    }
+
+    pub fn start_with(setup: SentinelSetup) -> Self {
+        let mut options = vec!["--repl-diskless-sync-delay", "0"];
+        if let Some(password) = &setup.password {
+            options.extend(["--requirepass", password, "--masterauth", password]);
+        }
+        options.extend(setup.options.iter().map(String::as_str));
+        let master = RedisServer::start_with(&options);
+        let replica_of = format!("127.0.0.1 {}", master.port());
+        options.extend(["--replicaof", &replica_of]);
+        let mut nodes = vec![master];
+        nodes.extend(thread::scope(|scope| {
+            let start = |_| scope.spawn(|| RedisServer::start_with(&options));
+            let starting: Vec<_> = (0..setup.replicas).map(start).collect();
+            let started = starting.into_iter().map(|it| it.join().unwrap());
+            started.collect::<Vec<_>>()
+        }));
+        let mut this = Self {
+            setup,
+            nodes,
+            sentinels: Vec::new(),
+            dir: ScratchDir::new(),
+        };
+        this.start_sentinels();
+        block_until("the replicas are in sync and the sentinels ready", || {
+            this.is_ready().then_some(())
+        });
+        this
+    }
+
+    fn start_sentinels(&mut self) {
+        for _ in 0..20 {
+            self.sentinels.clear();
+            let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
+            // Other than by what they tell each other, which takes seconds.
+            let ids: Vec<_> = (0..3)
+                .map(|_| format!("{:040x}", fastrand::u128(..)))
+                .collect();
+            for (n, &port) in ports.iter().enumerate() {
+                let config = self.dir.path().join(format!("{n}.conf"));
+                fs::write(&config, self.config(n, &ports, &ids)).unwrap();
+                self.sentinels.push(Sentinel {
+                    port,
+                    config,
+                    password: self.setup.sentinel_password.clone(),
+                    process: Mutex::new(None),
+                });
+            }
+            match self.sentinels.iter().try_for_each(Sentinel::spawn) {
+                Ok(()) => return,
+                Err(log) if log.contains("Address already in use") => {}
+                Err(log) => panic!("a sentinel did not start:\n{log}"),
+            }
+        }
+        panic!("the sentinels found no free ports");
+    }
+
+    fn config(&self, n: usize, ports: &[u16], ids: &[String]) -> String {
+        let SentinelSetup {
+            down_after,
+            failover_timeout,
+            password,
+            sentinel_password,
+            ..
+        } = &self.setup;
+        let (master, replicas) = self.nodes.split_first().expect("a master");
+        let mut lines = vec![
+            format!("port {}", ports[n]),
+            "bind 127.0.0.1".to_owned(),
+            format!("dir {}", self.dir.path().display()),
+            format!("sentinel myid {}", ids[n]),
+            format!(
+                "sentinel monitor {SERVICE} 127.0.0.1 {} {QUORUM}",
+                master.port()
+            ),
+            format!(
+                "sentinel down-after-milliseconds {SERVICE} {}",
+                down_after.as_millis()
+            ),
+            format!(
+                "sentinel failover-timeout {SERVICE} {}",
+                failover_timeout.as_millis()
+            ),
+        ];
+        if let Some(password) = password {
+            lines.push(format!("sentinel auth-pass {SERVICE} {password}"));
+        }
+        if let Some(password) = sentinel_password {
+            lines.push(format!("requirepass {password}"));
+            lines.push(format!("sentinel sentinel-pass {password}"));
+        }
+        for replica in replicas {
+            lines.push(format!(
+                "sentinel known-replica {SERVICE} 127.0.0.1 {}",
+                replica.port()
+            ));
+        }
+        for (other, (port, id)) in ports.iter().zip(ids).enumerate() {
+            if other != n {
+                lines.push(format!(
+                    "sentinel known-sentinel {SERVICE} 127.0.0.1 {port} {id}"
+                ));
+            }
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// Whether a master that fails now would be replaced.
+    fn is_ready(&self) -> bool {
+        let (master, replicas) = self.nodes.split_first().expect("a master");
+        let in_sync = |node: &RedisServer| node.info("master_link_status") == "up";
+        master.info("connected_slaves") == replicas.len().to_string()
+            && replicas.iter().all(in_sync)
+            && self.sentinels.iter().all(|sentinel| {
+                let flags = |what, flag| {
+                    let Some(Reply::List(them)) = sentinel.ask(&["SENTINEL", what, SERVICE]) else {
+                        return 0;
+                    };
+                    // Whoever is down or not connected has more flags.
+                    let good = |it: &&Reply| it.field("flags") == Some(flag);
+                    them.iter().filter(good).count()
+                };
+                let known = sentinel.ask(&["SENTINEL", "MASTER", SERVICE]);
+                known.is_some_and(|known| known.field("flags") == Some("master"))
+                    && flags("REPLICAS", "slave") == replicas.len()
+                    && flags("SENTINELS", "sentinel") == self.sentinels.len() - 1
+            })
+    }
+
+    /// The sentinels' addresses, as a URL lists them.
+    pub fn hosts(&self) -> String {
+        let hosts = self.sentinels.iter().map(|it| it.address().to_string());
+        hosts.collect::<Vec<_>>().join(",")
+    }
+
+    /// The URL of the master, without passwords.
+    pub fn url(&self) -> String {
+        self.url_of(SERVICE)
+    }
+
+    /// The URL of what may or may not be watched under this name.
+    pub fn url_of(&self, service: &str) -> String {
+        format!("redis+sentinel://{}/{service}", self.hosts())
+    }
+
+    /// The servers, the first of which was the master at the start.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The server that is the master, as all sentinels that run say.
+    pub fn master(&self) -> &RedisServer {
+        self.agreed()
+            .expect("the sentinels do not agree: wait for `switched_from`")
+    }
+
+    /// The others.
+    pub fn replicas(&self) -> impl Iterator<Item = &RedisServer> {
+        let master = self.master().port();
+        self.nodes.iter().filter(move |node| node.port() != master)
+    }
+
+    fn agreed(&self) -> Option<&RedisServer> {
+        let mut said = (self.sentinels.iter())
+            .filter(|sentinel| sentinel.runs())
+            .map(Sentinel::master_port);
+        let port = said.next()??;
+        let all = said.all(|other| other == Some(port));
+        self.nodes.iter().find(|node| all && node.port() == port)
+    }
+
+    /// Waits until all sentinels that run announce another master than this one, and it is one.
+    pub async fn switched_from(&self, old: &RedisServer) -> &RedisServer {
+        wait_until("another master is announced", || {
+            let new = self.agreed()?;
+            let is_master = || new.ask_info("role").is_some_and(|role| role == "master");
+            (new.port() != old.port() && is_master()).then_some(new)
+        })
+        .await
+    }
+
+    /// Lets the sentinels replace the master, which goes on running, and waits until they have
+    /// announced the new one. The old one is told some 10 s later.
+    pub async fn failover(&self) -> &RedisServer {
+        let old = self.master();
+        wait_until("the sentinels agree to replace the master", || {
+            let sentinel = self.sentinels.iter().find(|sentinel| sentinel.runs())?;
+            // Refused for a moment after another one.
+            let answer = sentinel.ask(&["SENTINEL", "FAILOVER", SERVICE])?;
+            (answer == Reply::Text("OK".to_owned())).then_some(())
+        })
+        .await;
+        self.switched_from(old).await
+    }
+
+    /// SIGKILL; the server that was the master.
+    pub fn kill_master(&self) -> &RedisServer {
+        let master = self.master();
+        master.kill();
+        master
+    }
+
+    /// SIGSTOP; the server that is still the master for a while.
+    pub fn pause_master(&self) -> &RedisServer {
+        let master = self.master();
+        master.pause();
+        master
+    }
+
+    /// From now on the replicas get nothing of what is written, and may still become master, if
+    /// that happens within ten times [`SentinelSetup::down_after`].
+    pub fn cut_off_replicas(&self) {
+        for replica in self.replicas() {
+            // The sentinels would see to it if it were made to follow another.
+            replica.command(&["CONFIG", "SET", "masterauth", "not the password"]);
+            replica.command(&["CLIENT", "KILL", "TYPE", "master"]);
+        }
+        let master = self.master();
+        block_until("no replica is connected", || {
+            (master.info("connected_slaves") == "0").then_some(())
+        });
+    }
+
+    /// Ends what [`cut_off_replicas`](Self::cut_off_replicas) began, on every server that runs,
+    /// and waits until the replicas are in sync again.
+    pub async fn reconnect_replicas(&self) {
+        let password = self.setup.password.as_deref().unwrap_or_default();
+        for node in self.nodes.iter().filter(|node| node.runs()) {
+            node.command(&["CONFIG", "SET", "masterauth", password]);
+        }
+        let up = |node: &RedisServer| node.ask_info("master_link_status").as_deref() == Some("up");
+        wait_until("the replicas are in sync", || {
+            self.replicas()
+                .filter(|node| node.runs())
+                .all(up)
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// SIGKILL for a sentinel.
+    pub fn kill_sentinel(&self, n: usize) {
+        *self.sentinels[n].process.lock().unwrap() = None;
+    }
+
+    /// Starts it again, with what it knew.
+    pub fn restart_sentinel(&self, n: usize) {
+        self.kill_sentinel(n);
+        if let Err(log) = self.sentinels[n].spawn() {
+            panic!("a sentinel did not start again:\n{log}");
+        }
+    }
+
+    /// [`RedisServer::keys_left`] of the master.
+    pub fn keys_left(&self, prefix: &str) -> Vec<String> {
+        self.master().keys_left(prefix)
+    }
+}
+
+impl Drop for SentinelServers {
+    /// Whoever waited in vain for the sentinels wants to know what they did meanwhile.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for sentinel in &self.sentinels {
+                if let Some(process) = &*sentinel.process.lock().unwrap() {
+                    eprintln!("sentinel at {}:\n{}", sentinel.port, process.log());
+                }
+            }
+        }
+    }
+}
+
+impl Sentinel {
+    fn spawn(&self) -> Result<(), String> {
+        let mut command: Command = redis_server();
+        command.arg(&self.config).arg("--sentinel");
+        let mut process = Process::spawn(&mut command, "scripts/test installs it");
+        if !process.wait_for("+monitor master") {
+            return Err(process.log());
+        }
+        let pid = process.id();
+        *self.process.lock().unwrap() = Some(process);
+        // Another server on this port would answer just as well.
+        let answer = self.ask(&["INFO", "server"]);
+        match answer.as_ref().and_then(|info| info.field("process_id")) {
+            Some(answered) if answered == pid.to_string() => {}
+            other => return Err(format!("Address already in use by process {other:?}")),
+        }
+        // Else it does nothing for 30 s where the clock was set or the machine stood still.
+        let answer = self.ask(&["SENTINEL", "DEBUG", "TILT-TRIGGER", "3600000"]);
+        assert_eq!(answer, Some(Reply::Text("OK".to_owned())));
+        Ok(())
+    }
+
+    fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    fn runs(&self) -> bool {
+        let mut process = self.process.lock().unwrap();
+        process.as_mut().is_some_and(Process::is_running)
+    }
+
+    fn ask(&self, command: &[&str]) -> Option<Reply> {
+        let mut client = Client::connect(self.address()).ok()?;
+        if let Some(password) = &self.password {
+            client.call(&["AUTH", password]).ok()?;
+        }
+        client.call(command).ok()
+    }
+
+    fn master_port(&self) -> Option<u16> {
+        let address = self.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])?;
+        address.list().get(1)?.text().parse().ok()
+    }
+}
