@@ -202,9 +202,10 @@ async fn the_documented_rights_are_enough_and_needed() {
         lease.release().await.unwrap();
         let (next, _) = served(first, SLACK * 2).await;
         let now = WaitBound::Until(tokio::time::Instant::now());
-        let gate = backend.wait_free(&key(1), now);
+        let held = key(1);
+        let gate = backend.wait_free(&held, now);
         assert_eq!(kind(gate.await), BackendErrorKind::WaitTimedOut);
-        assert!(backend.force_release(&key(1)).await.unwrap());
+        assert!(backend.force_release(&held).await.unwrap());
         drop(next);
         assert!(!backend.found().await.unwrap());
         until_nothing_is_left(&servers, SLACK).await;
