@@ -13,7 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
+    fd::{AsFd, OwnedFd},
+};
 
 /// A port for each server; ended on drop.
 pub(crate) struct Wires {
@@ -24,20 +28,19 @@ pub(crate) struct Wires {
 }
 
 struct Pump {
+    /// Of the stop, the listeners, and both ends of each link, in this order.
+    ready: OwnedFd,
     listeners: Vec<(TcpListener, SocketAddr)>,
     stopped: UnixStream,
     links: Vec<Link>,
+    buffer: Box<[u8]>,
     /// In the order in which it is due, as everything takes as long.
     under_way: VecDeque<Chunk>,
     each_way: Duration,
 }
 
-struct Link {
-    /// The client's and the server's.
-    ends: [TcpStream; 2],
-    /// Whose end was read.
-    ended: [bool; 2],
-}
+/// The client's end and the server's.
+struct Link([TcpStream; 2]);
 
 struct Chunk {
     due: Instant,
@@ -63,9 +66,11 @@ impl Wires {
             .collect();
         let (stop, stopped) = UnixStream::pair().expect("a pair of sockets");
         let mut pump = Pump {
+            ready: epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll"),
             listeners,
             stopped,
             links: Vec::new(),
+            buffer: vec![0; 16 << 10].into(),
             under_way: VecDeque::new(),
             each_way,
         };
@@ -103,51 +108,37 @@ impl Drop for Wires {
 impl Pump {
     fn run(&mut self) {
         // The kernel may wake sleepers 50 µs late by default.
-        #[cfg(target_os = "linux")]
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).expect("a number");
+        self.watch(&self.stopped, 0);
+        for (n, (listener, _)) in self.listeners.iter().enumerate() {
+            self.watch(listener, 1 + n);
+        }
+        let first = 1 + self.listeners.len();
+        let mut events = Vec::with_capacity(64);
         loop {
             self.deliver();
-            let ready = self.wait();
-            let (first, links) = ready.split_at(1 + self.listeners.len());
-            if first[0] {
-                return;
+            let timeout = self.under_way.front().map(|chunk| {
+                let left = chunk.due.saturating_duration_since(Instant::now());
+                Timespec::try_from(left).expect("it is short")
+            });
+            events.clear();
+            match epoll::wait(&self.ready, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("epoll: {error}"),
             }
-            for (n, _) in links.iter().enumerate().filter(|(_, ready)| **ready) {
-                self.take(n / 2, n % 2);
-            }
-            for (n, _) in first[1..].iter().enumerate().filter(|(_, ready)| **ready) {
-                self.accept(n);
+            for event in &events {
+                match event.data.u64() as usize {
+                    0 => return,
+                    n if n < first => self.accept(n - 1),
+                    n => self.take((n - first) / 2, (n - first) % 2),
+                }
             }
         }
     }
 
-    /// Which of the stop, the listeners, and both ends of each link have something.
-    fn wait(&self) -> Vec<bool> {
-        let mut sockets = vec![PollFd::new(&self.stopped, PollFlags::IN)];
-        let listeners = self.listeners.iter();
-        sockets.extend(listeners.map(|(it, _)| PollFd::new(it, PollFlags::IN)));
-        let places: Vec<usize> = (0..self.links.len() * 2)
-            .filter(|end| !self.links[end / 2].ended[end % 2])
-            .collect();
-        let first = sockets.len();
-        let of_place = |end: &usize| PollFd::new(&self.links[end / 2].ends[end % 2], PollFlags::IN);
-        sockets.extend(places.iter().map(of_place));
-        let timeout = self.under_way.front().map(|chunk| {
-            let left = chunk.due.saturating_duration_since(Instant::now());
-            Timespec::try_from(left).expect("it is short")
-        });
-        match poll(&mut sockets, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return vec![false; first],
-            Err(error) => panic!("poll: {error}"),
-        }
-        let has = |socket: &PollFd<'_>| !socket.revents().is_empty();
-        let mut ready = vec![false; first + self.links.len() * 2];
-        for (at, socket) in sockets.iter().enumerate() {
-            let at = at.checked_sub(first).map_or(at, |n| first + places[n]);
-            ready[at] = has(socket);
-        }
-        ready
+    fn watch(&self, socket: impl AsFd, number: usize) {
+        let number = epoll::EventData::new_u64(number as u64);
+        epoll::add(&self.ready, socket, number, epoll::EventFlags::IN).expect("it is watched");
     }
 
     fn accept(&mut self, listener: usize) {
@@ -155,27 +146,27 @@ impl Pump {
         let (client, _) = listener.accept().expect("somebody connects");
         let server = TcpStream::connect(target).expect("the server takes a connection");
         let ends = [client, server];
-        for end in &ends {
+        let first = 1 + self.listeners.len() + 2 * self.links.len();
+        for (n, end) in ends.iter().enumerate() {
             end.set_nodelay(true).expect("a TCP socket");
+            self.watch(end, first + n);
         }
-        self.links.push(Link {
-            ends,
-            ended: [false; 2],
-        });
+        self.links.push(Link(ends));
     }
 
     /// What an end has sent.
     fn take(&mut self, link: usize, from: usize) {
-        let mut buffer = [0; 16 << 10];
-        let Link { ends, ended } = &mut self.links[link];
+        let Link(ends) = &mut self.links[link];
         // A reset ends it just as well.
-        let length = ends[from].read(&mut buffer).unwrap_or(0);
-        ended[from] = length == 0;
+        let length = ends[from].read(&mut self.buffer).unwrap_or(0);
+        if length == 0 {
+            epoll::delete(&self.ready, &ends[from]).expect("it was watched");
+        }
         self.under_way.push_back(Chunk {
             due: Instant::now() + self.each_way,
             link,
             to: 1 - from,
-            bytes: buffer[..length].to_vec(),
+            bytes: self.buffer[..length].to_vec(),
         });
     }
 
@@ -184,7 +175,7 @@ impl Pump {
         while self.under_way.front().is_some_and(is_due)
             && let Some(chunk) = self.under_way.pop_front()
         {
-            let to = &mut self.links[chunk.link].ends[chunk.to];
+            let to = &mut self.links[chunk.link].0[chunk.to];
             // It may have gone meanwhile.
             let _ = match &*chunk.bytes {
                 [] => to.shutdown(Shutdown::Write),
