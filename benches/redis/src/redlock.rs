@@ -2,8 +2,9 @@
 //! one of them, on loopback and a millisecond away. RedLock refuses a single node: one node is
 //! `RedisBackend`.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tower_lock::{
@@ -26,6 +27,9 @@ const AWAY: Duration = Duration::from_micros(500);
 
 /// The longest that a deployment takes by default.
 const TTL: Duration = Duration::from_secs(30);
+
+const RAW_3: &str = "EVALSHA of `return 1` on 3 nodes, majority";
+const RAW_5: &str = "EVALSHA of `return 1` on 5 nodes, majority";
 
 pub(crate) fn redlock(effort: &Effort) {
     let servers = RedLockServers::start(5);
@@ -59,6 +63,8 @@ pub(crate) fn redlock(effort: &Effort) {
                 Candidate::of(TRIVIAL, &runtime, &trivial),
                 trivial.over_socket(socket),
                 Candidate::of("RedisBackend", &runtime, &Ours::ready(&urls[0]).await),
+                Candidate::of(RAW_3, &runtime, &AtOnce::connect(&urls[..3]).await),
+                Candidate::of(RAW_5, &runtime, &AtOnce::connect(&urls).await),
                 majority("RedLock, 3 nodes", &runtime, 3, &urls).await,
                 majority("RedLock, 5 nodes", &runtime, 5, &urls).await,
             ]
@@ -105,6 +111,43 @@ impl Lock for Majority {
     }
 }
 
+/// A script that does nothing on each node at once, until a majority has answered: what this
+/// machine takes for that many servers.
+#[derive(Clone)]
+struct AtOnce(Vec<Trivial>);
+
+type Rest = FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+impl AtOnce {
+    async fn connect(urls: &[String]) -> Self {
+        let mut nodes = Vec::new();
+        for url in urls {
+            nodes.push(Trivial::connect(url).await);
+        }
+        Self(nodes)
+    }
+}
+
+impl Lock for AtOnce {
+    /// Answers that are still to come.
+    type Held = Rest;
+
+    async fn acquire(&self, _key: &str) -> Rest {
+        let asks = self.0.iter().cloned();
+        let mut asks: Rest = asks
+            .map(|node| Box::pin(async move { node.acquire("").await }) as Pin<Box<_>>)
+            .collect();
+        for _ in 0..=self.0.len() / 2 {
+            asks.next().await;
+        }
+        asks
+    }
+
+    async fn release(&self, rest: Rest) {
+        rest.collect::<()>().await;
+    }
+}
+
 fn report(network: &str, candidates: &[Candidate<'_>]) {
     let rows: Vec<_> = candidates
         .iter()
@@ -124,6 +167,11 @@ fn report(network: &str, candidates: &[Candidate<'_>]) {
                 cell(us(candidate.acquire(0.99))),
                 to(TRIVIAL),
                 to(SOCKET_TRIVIAL),
+                match candidate.name {
+                    "RedLock, 3 nodes" => to(RAW_3),
+                    "RedLock, 5 nodes" => to(RAW_5),
+                    _ => "–".to_owned(),
+                },
                 to("RedisBackend"),
                 cell(us(release)),
             ]
@@ -137,6 +185,7 @@ fn report(network: &str, candidates: &[Candidate<'_>]) {
             "p99",
             "to a trivial script",
             "to trivial, blocking",
+            "to as many nodes",
             "to RedisBackend",
             "release p50",
         ],

@@ -143,12 +143,12 @@ fn report(network: &str, candidates: &[Candidate<'_>]) {
         .iter()
         .map(|candidate| {
             let (acquire, release) = (candidate.acquire(0.5), candidate.release(0.5));
-            let renewal = candidate.renewal(0.5);
+            let renewal = candidate.renewal(0.5).map_or(f64::NAN, us);
             let figures = json!({
                 "network": network,
                 "acquire_p50_us": us(acquire),
                 "acquire_p99_us": us(candidate.acquire(0.99)),
-                "renewal_p50_us": us(renewal),
+                "renewal_p50_us": renewal,
                 "release_p50_us": us(release),
             });
             line("replicas", candidate.name, &figures);
@@ -160,7 +160,7 @@ fn report(network: &str, candidates: &[Candidate<'_>]) {
                 to(TRIVIAL),
                 to(WAIT),
                 to(OFF),
-                cell(us(renewal)),
+                cell(renewal),
                 cell(us(release)),
             ]
         })

@@ -68,8 +68,10 @@ impl<'a> Candidate<'a> {
         self.quantile(q, |samples| &samples.acquires)
     }
 
-    pub(crate) fn renewal(&self, q: f64) -> u64 {
-        self.quantile(q, |samples| &samples.renewals)
+    /// Where it renews.
+    pub(crate) fn renewal(&self, q: f64) -> Option<u64> {
+        let renewal = self.quantile(q, |samples| &samples.renewals);
+        (renewal > 0).then_some(renewal)
     }
 
     pub(crate) fn release(&self, q: f64) -> u64 {
