@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, RedLockBackend};
+use tower_lock::{
+    BackendErrorKind, Lease as _, LockBackend as _, RedLockBackend,
+    backend::{AcquireRequest, WaitBound},
+};
 
 use crate::{
     servers::{RedLockServers, TcpProxy},
     support::{
         LONG, SLACK, connect, deploy, hold, key, kind, name, patient, renewed, standing, timed,
-        try_it, until, until_nothing_is_left, wait,
+        try_it, until, until_nothing_is_left, wait_with,
     },
 };
 
@@ -167,7 +170,8 @@ async fn a_holder_gets_a_node_back_while_another_waits() {
     other.until_voting().await;
     // A majority has refused before this one has answered.
     proxies[2].set_latency(Duration::ZERO, Duration::from_millis(20));
-    let waiting = wait(&other, &key(1)).await;
+    let for_ever = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Forever);
+    let waiting = wait_with(&other, for_ever).await;
     // As a node that was restarted, and is a member again.
     servers.node(2).command(&["DEL", &name(&key(1))]);
     let asked = servers.node(2).calls("evalsha");

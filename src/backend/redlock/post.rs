@@ -42,6 +42,9 @@ use crate::{
 /// (`tcp_retries2` in the manual page tcp(7)).
 const TOMBSTONE_MS: u32 = 900_000;
 
+/// How long something may take to be sent: dropped before, it is not.
+const TO_SEND: Duration = Duration::from_millis(10);
+
 /// Who asks, and for what.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
@@ -237,8 +240,8 @@ impl Posts {
     }
 
     /// Gives back what a ballot got, wherever it may have got anything, and waits on there. Done
-    /// when the nodes have done it that said that they gave it: what is sent to the others comes
-    /// before whatever is asked of them next.
+    /// when the nodes have done it that said that they gave it: what is sent to the others is
+    /// not waited for, and comes before whatever is asked of them next.
     pub(super) async fn step_back(
         &mut self,
         shared: &Shared,
@@ -257,24 +260,12 @@ impl Posts {
         });
         let asks: Vec<_> = asks.collect();
         let mut open = known.iter().filter(|known| **known).count();
-        if asks.is_empty() {
-            return;
-        }
+        let limit = if open == 0 { limit.min(TO_SEND) } else { limit };
         let asks = each(asks.into_iter(), |n, ()| {
             open -= usize::from(known[n]);
-            open == 0
+            known[n] && open == 0
         });
-        if known.contains(&true) {
-            let _ = within(limit, asks).await;
-        } else {
-            // Sent is enough.
-            let mut asks = std::pin::pin!(asks);
-            poll_fn(|cx| {
-                let _ = asks.as_mut().poll(cx);
-                Poll::Ready(())
-            })
-            .await;
-        }
+        let _ = within(limit, asks).await;
     }
 
     /// Leaves nothing anywhere, however long that takes; `heard` is told of each node.
