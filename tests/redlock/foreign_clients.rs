@@ -19,12 +19,12 @@ const POLLED: Duration = Duration::from_millis(1100);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn npm_redlock_and_we_exclude_each_other() {
-    exclude_each_other(|urls| ForeignClient::redlock_of(urls)).await;
+    exclude_each_other(ForeignClient::redlock_of).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redlock_py_and_we_exclude_each_other() {
-    exclude_each_other(|urls| ForeignClient::redlock_py(urls)).await;
+    exclude_each_other(ForeignClient::redlock_py).await;
 }
 
 async fn exclude_each_other(start: impl FnOnce(&[String]) -> ForeignClient) {

@@ -9,5 +9,7 @@ mod guard;
 mod network;
 mod nodes;
 mod refusals;
+#[cfg(feature = "axum")]
+mod routes;
 mod support;
 mod waiting;

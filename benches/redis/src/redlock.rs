@@ -90,7 +90,7 @@ async fn majority<'a>(
     urls: &[String],
 ) -> Candidate<'a> {
     let backend = of(nodes, urls).await;
-    backend.until_voting().await.expect("it is open");
+    backend.until_voting().await;
     Candidate::of(name, runtime, &Majority(backend))
 }
 

@@ -112,7 +112,7 @@ impl Ballot {
 
     /// For the first renewal.
     pub(crate) fn places(&self) -> Places {
-        Places::new(self.nodes, self.holds())
+        Places::new(self.nodes, self.holds(), self.sent)
     }
 
     /// A node's answer. The first counts.

@@ -1,6 +1,6 @@
 local call = redis.call
--- Gates stand behind all who want to hold.
-local GATE = 9e15
+-- Gates stand behind all who want to hold, and who was told behind these.
+local GATE, TOLD = 9e15, 9.001e15
 
 -- Whether a process is there to hear it.
 local function tell(inbox, message)
@@ -17,12 +17,24 @@ local function holder(K)
   return owner or '?', tonumber(ballot), inbox, token
 end
 
--- The lock is free: the first of the waiters W is told, but for `me`, who knows.
+-- Which processes were told, and have not said anything since.
+local function silent(W)
+  local inboxes = {}
+  for _, mark in ipairs(call('ZRANGE', W, string.format('%.0f', TOLD), '+inf', 'BYSCORE')) do
+    inboxes[string.sub(mark, 6)] = true
+  end
+  return inboxes
+end
+
+-- The lock is free: the first of the waiters W is told, but for `me`, who knows. A process that was
+-- told and is silent is passed over: it may hang, and should cost no more than this once.
 local function wake(K, W, me)
+  local passed, silent = 0, silent(W)
   for _ = 1, 256 do
-    local first = call('ZRANGE', W, '0', '0', 'WITHSCORES')
+    local first = call('ZRANGE', W, passed, passed, 'WITHSCORES')
     if not first[1] or first[1] == me then return end
     if tonumber(first[2]) >= GATE then
+      if passed > 0 then return end
       -- Nobody but those who wait for just this.
       for _, gate in ipairs(call('ZRANGE', W, 0, -1)) do
         local inbox = string.match(gate, '^gate (%S+)')
@@ -31,10 +43,25 @@ local function wake(K, W, me)
       call('DEL', W)
       return
     end
-    call('ZREM', W, first[1])
     local owner, inbox = string.match(first[1], '^(%S+) (%S+)$')
-    if owner and tell(inbox, 'w ' .. owner .. ' ' .. K) then return end
+    if silent[inbox] then
+      passed = passed + 1
+    else
+      call('ZREM', W, first[1])
+      if owner and tell(inbox, 'w ' .. owner .. ' ' .. K) then
+        -- Where nobody else waits there is nobody to be passed over.
+        if call('EXISTS', W) == 1 then
+          call('ZADD', W, string.format('%.0f', TOLD), 'told ' .. inbox)
+        end
+        return
+      end
+    end
   end
+end
+
+-- A process says something.
+local function heard(W, inbox)
+  call('ZREM', W, 'told ' .. inbox)
 end
 
 -- A waiter, since so many milliseconds, with its place by that time.
