@@ -257,7 +257,7 @@ impl Posts {
         let asks = asks.filter(|(post, node)| post.left && got.may_be(node.at));
         let mut known = Vec::new();
         let asks = asks.map(|(post, node)| {
-            known.push(got.is(node.at));
+            known.push(got.is(node.at) && node.lock_link.ready().is_some());
             post.step_back(node, seat, ballot, waits)
         });
         let asks: Vec<_> = asks.collect();
