@@ -58,7 +58,7 @@ pub(super) struct Attempt<'a> {
     names: Arc<Names>,
     asker: Asker,
     words: Option<Words>,
-    pub(super) loads: Option<Loads<'a>>,
+    pub(super) loads: Option<Box<Loads<'a>>>,
     ttl: Duration,
     pub(super) waiter: Arc<Waiter>,
     ticket: String,
@@ -84,7 +84,7 @@ impl<'a> Attempt<'a> {
         let asker = Asker::new(request.owner, names.lock.clone());
         let loads = match asks {
             Asks::Lock => None,
-            Asks::Record(open) => Some(Loads::new(&names, open)),
+            Asks::Record(open) => Some(Box::new(Loads::new(&names, open))),
         };
         let waiter = Arc::new(Waiter::new(loads.is_some()));
         let before = match shared.room.enter(&asker, &waiter) {

@@ -176,7 +176,7 @@ impl Leaving {
     }
 
     /// Another has the key.
-    pub(super) fn is_lost(self) {
+    pub(super) fn another_has_it(self) {
         self.0.lose(Loss::Revoked);
     }
 }

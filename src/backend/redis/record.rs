@@ -89,7 +89,7 @@ pub(super) async fn save(
         }
         answer @ (0 | -1) => {
             if let Some(leaving) = leaving {
-                leaving.is_lost();
+                leaving.another_has_it();
             }
             Err(BackendError::new(
                 BackendErrorKind::Lost,

@@ -43,12 +43,12 @@
 //!    A's is refused while B holds, and after that if B saved; if B did not, there is nothing of B to
 //!    write before or over (R2, R3).
 //! 10. *An open record stands for a holder that may have begun.* It names its owner; `withdraw`,
-//!    the undo of a grant that was not returned to its caller, takes out that owner's and no other,
-//!    in the moment in which it takes the lock. A lease that was returned is released without it
-//!    (R8, R12).
+//!     the undo of a grant that was not returned to its caller, takes out that owner's and no other,
+//!     in the moment in which it takes the lock. A lease that was returned is released without it
+//!     (R8, R12).
 //! 11. *A result wakes all who wait for it, once.* The `save` that closes takes their entries out of
-//!    `Q` in the moment in which the result is there, and tells their processes. Who asks later
-//!    finds the result. A message that is lost delays until the patrol finds the queue empty (4).
+//!     `Q` in the moment in which the result is there, and tells their processes. Who asks later
+//!     finds the result. A message that is lost delays until the patrol finds the queue empty (4).
 
 use std::sync::LazyLock;
 

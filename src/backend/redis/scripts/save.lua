@@ -20,9 +20,9 @@ local answer, closes = 1, false
 if stood and later(stood, ARGV[2]) then
   answer = -1
 elseif ARGV[3] == 'k' then
+  closes = true
   -- The first result of a token stays.
-  closes = state ~= 'c' or stood ~= ARGV[2]
-  if closes then
+  if state ~= 'c' or stood ~= ARGV[2] then
     redis.call('SET', KEYS[5], 'c ' .. ARGV[2] .. ' ' .. ARGV[6], 'PX', ARGV[5])
   end
 else
