@@ -71,7 +71,9 @@ pub fn checks() -> &'static [&'static str] {
 pub async fn run<T: ContractTarget>(target: &T) -> Report {
     let mut report = Report::default();
     for name in checks() {
-        report.push(name, check(target, name).await);
+        let o = check(target, name).await;
+        eprintln!("DEBUG {name}: {o:?}");
+        report.push(name, o);
     }
     report
 }

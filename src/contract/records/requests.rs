@@ -18,6 +18,7 @@ use crate::{
 pub(super) async fn records_are_kept_until_their_end<T: ContractTarget>(
     context: &Context<'_, T>,
 ) -> Checked {
+    let before_all = context.target.leftovers().await;
     let (one, two) = (store(&*context.one)?, store(&*context.two)?);
     let all: Vec<u8> = (0..=255).collect();
     let large: Vec<u8> = (0..64 * 1024).map(|n| n as u8).collect();
@@ -55,7 +56,7 @@ pub(super) async fn records_are_kept_until_their_end<T: ContractTarget>(
         let after = two.dyn_load(&key).await?;
         ensure!(after.is_none(), 1, "a record outlives its ttl: {after:?}");
     }
-    context.nothing_left(12).await?;
+    context.no_more_left(before_all, 12).await?;
     Ok(Verdict::Passed)
 }
 
@@ -165,6 +166,7 @@ pub(super) async fn one_of_many_requests_runs<T: ContractTarget>(
 
 /// R7: with and without a wait, and nothing is left of those who were refused.
 pub(super) async fn held_keys_are_told<T: ContractTarget>(context: &Context<'_, T>) -> Checked {
+    let before_all = context.target.leftovers().await;
     let (one, two) = (store(&*context.one)?, store(&*context.two)?);
     let (key, plain) = (context.key(), context.key());
     let first = request(&key);
@@ -206,7 +208,7 @@ pub(super) async fn held_keys_are_told<T: ContractTarget>(context: &Context<'_, 
     for key in [&key, &plain] {
         context.until_free(key, "after refusals").await?;
     }
-    context.nothing_left(7).await?;
+    context.no_more_left(before_all, 7).await?;
     Ok(Verdict::Passed)
 }
 
@@ -265,6 +267,7 @@ pub(super) async fn orphans_as_the_opening_says<T: ContractTarget>(
 
 /// R11.
 pub(super) async fn limits_come_first<T: ContractTarget>(context: &Context<'_, T>) -> Checked {
+    let before_all = context.target.leftovers().await;
     let one = store(&*context.one)?;
     let limits = one.dyn_limits();
     let kind = |result: Result<(), crate::BackendError>| result.err().map(|error| error.kind());
@@ -325,6 +328,6 @@ pub(super) async fn limits_come_first<T: ContractTarget>(context: &Context<'_, T
             (11, "the most that it takes"),
         )?;
     }
-    context.nothing_left(12).await?;
+    context.no_more_left(before_all, 12).await?;
     Ok(Verdict::Passed)
 }

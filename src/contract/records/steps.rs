@@ -138,7 +138,10 @@ pub(super) async fn nobody_comes_between<T: ContractTarget>(context: &Context<'_
                     loop {
                         let (wish, open) = (request(&key), opening("y"));
                         match two.dyn_acquire_or_load(&wish, Some(&open)).await? {
-                            Found::Held { .. } => looks += 1,
+                            Found::Held { .. } => {
+                                looks += 1;
+                                tokio::task::yield_now().await;
+                            }
                             Found::Record(_) => return Ok(looks),
                             Found::Lease { .. } => {
                                 return Err(Violation::new(10, "a key between lock and result"));
@@ -203,6 +206,7 @@ pub(super) async fn open_records_stay<T: ContractTarget>(context: &Context<'_, T
 
 /// R12: neither of what was forgotten, nor of what is over.
 pub(super) async fn nothing_is_left<T: ContractTarget>(context: &Context<'_, T>) -> Checked {
+    let before_all = context.target.leftovers().await;
     let one = store(&*context.one)?;
     let short = context.short_ttl();
     for n in 0..500 {
@@ -241,6 +245,6 @@ pub(super) async fn nothing_is_left<T: ContractTarget>(context: &Context<'_, T>)
         let key = context.key();
         clean_up(context, &key).await?;
     }
-    context.nothing_left(12).await?;
+    context.no_more_left(before_all, 12).await?;
     Ok(Verdict::Passed)
 }

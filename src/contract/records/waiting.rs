@@ -217,13 +217,13 @@ pub(super) async fn kept_orphans_are_for_all<T: ContractTarget>(
     let (held, _) = lease(found, 4, "a new key")?;
     let token = held.fencing_token();
     let crowd = crowd(context, &key, &open, 50).await?;
-    let lock = context.enqueue(context.patient(&key)).await?;
     let limit = context.short_ttl() + context.options.hung_wait;
     all_records(crowd, limit, |record| {
         open_record(Some(record), token, "x", (6, "the orphan"))
     })
     .await?;
-    let lock = context.granted(lock, limit, "a lock behind them").await?;
+    context.until_free(&key, "beside an orphan").await?;
+    let lock = context.two.acquire(&request(&key)).await?;
     // Nobody may begin under a lock that somebody has.
     match one.dyn_acquire_or_load(&request(&key), Some(&open)).await? {
         Found::Held { open, .. } => {
