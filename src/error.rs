@@ -46,6 +46,9 @@ pub enum BackendErrorKind {
     Lost,
     /// The request asks for something that this backend cannot do.
     Unsupported,
+    /// A record has more bytes than the store takes:
+    /// [`RecordLimits::max_bytes`](crate::record::RecordLimits::max_bytes).
+    TooLarge,
     /// The backend is set up so that it cannot work: missing rights, a read-only server.
     Misconfigured,
 }
@@ -122,6 +125,7 @@ impl fmt::Display for BackendError {
             BackendErrorKind::NotReplicated => "the lock is not replicated",
             BackendErrorKind::Lost => "the lease is lost",
             BackendErrorKind::Unsupported => "the backend does not support this",
+            BackendErrorKind::TooLarge => "the record is too large",
             BackendErrorKind::Misconfigured => "the backend is misconfigured",
         })?;
         if !self.context.is_empty() {

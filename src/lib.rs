@@ -15,6 +15,7 @@ mod layer;
 pub mod lease;
 mod manager;
 mod policy;
+pub mod record;
 mod runtime;
 mod sync;
 mod web;

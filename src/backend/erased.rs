@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{AcquireRequest, Capabilities, KeyState, LockBackend, Scope, WaitBound};
+use super::{AcquireRequest, Capabilities, DynRecords, KeyState, LockBackend, Scope, WaitBound};
 use crate::{
     error::BackendError,
     key::LockKey,
@@ -60,6 +60,9 @@ pub trait DynLockBackend: sealed::Sealed + fmt::Debug + Send + Sync + 'static {
         &'a self,
         key: &'a LockKey,
     ) -> BoxFuture<'a, Result<bool, BackendError>>;
+
+    /// See [`LockBackend::records`].
+    fn dyn_records(&self) -> Option<&dyn DynRecords>;
 }
 
 /// A [`Lease`] behind `dyn`.
@@ -93,6 +96,10 @@ struct Erased<L> {
     in_process: bool,
 }
 
+pub(super) fn erase(lease: impl Lease, in_process: bool) -> Arc<dyn DynLease> {
+    Arc::new(Erased { lease, in_process })
+}
+
 /// Polls once: what a process-scope backend does is done by then.
 fn once<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     match future.poll(&mut Context::from_waker(Waker::noop())) {
@@ -113,7 +120,7 @@ impl<T: LockBackend> DynLockBackend for T {
         Box::pin(async move {
             let in_process = self.capabilities().scope == Scope::Process;
             let lease = self.acquire(request).await?;
-            Ok(Arc::new(Erased { lease, in_process }) as _)
+            Ok(erase(lease, in_process))
         })
     }
 
@@ -124,14 +131,7 @@ impl<T: LockBackend> DynLockBackend for T {
         if self.capabilities().scope != Scope::Process || request.wait != WaitBound::Fail {
             return None;
         }
-        once(pin!(self.acquire(request))).map(|result| {
-            result.map(|lease| {
-                Arc::new(Erased {
-                    lease,
-                    in_process: true,
-                }) as _
-            })
-        })
+        once(pin!(self.acquire(request))).map(|result| result.map(|lease| erase(lease, true)))
     }
 
     fn dyn_wait_free<'a>(
@@ -154,6 +154,10 @@ impl<T: LockBackend> DynLockBackend for T {
         key: &'a LockKey,
     ) -> BoxFuture<'a, Result<bool, BackendError>> {
         Box::pin(self.force_release(key))
+    }
+
+    fn dyn_records(&self) -> Option<&dyn DynRecords> {
+        self.records()
     }
 }
 
@@ -212,6 +216,10 @@ impl LockBackend for Arc<dyn DynLockBackend> {
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         (**self).dyn_force_release(key).await
+    }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        (**self).dyn_records()
     }
 }
 

@@ -10,6 +10,7 @@ mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod memory;
+mod records;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]
@@ -24,6 +25,7 @@ pub use self::{
     capabilities::{Capabilities, Faults, Scope},
     erased::{DynLease, DynLockBackend},
     memory::MemoryBackend,
+    records::{DynRecords, Found, LockingRecordStore},
     request::{AcquireRequest, Mode, Order, WaitBound},
 };
 use crate::{
@@ -92,6 +94,14 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         &self,
         key: &LockKey,
     ) -> impl Future<Output = Result<bool, BackendError>> + Send;
+
+    /// The records beside the locks, if this backend keeps some: `Some(self)` where it is a
+    /// [`LockingRecordStore`].
+    ///
+    /// The one default, `None`: layers that need records refuse such a backend when they are built.
+    fn records(&self) -> Option<&dyn DynRecords> {
+        None
+    }
 }
 
 /// What a backend knows of a key.

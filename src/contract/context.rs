@@ -163,6 +163,28 @@ impl<'a, T: ContractTarget> Context<'a, T> {
         Ok(())
     }
 
+    /// Checks that nothing more is left on the server than there was before a check.
+    pub(super) async fn no_more_left(
+        &self,
+        before: Option<u64>,
+        must: u8,
+    ) -> Result<(), Violation> {
+        let before = before.unwrap_or_default();
+        let start = Instant::now();
+        while let Some(more @ 1..) = self
+            .target
+            .leftovers()
+            .await
+            .map(|count| count.saturating_sub(before))
+        {
+            if start.elapsed() > self.options.settle {
+                return Err(Violation::new(must, format!("{more} more things are left")));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
     /// Checks that an outsider cannot have the key now.
     pub(super) async fn held(&self, key: &LockKey, must: u8, why: &str) -> Result<(), Violation> {
         match self.two.acquire(&request(key)).await {

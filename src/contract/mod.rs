@@ -14,8 +14,23 @@
 //! reason, and [`Report::expect_passed`] takes the names that may be: nothing is skipped silently.
 //! A broken must is a [`Violation`], never a panic.
 //!
+//! The suite of stores of records is [`records`].
+//!
 //! The suite takes real time, on a multi-thread runtime with a timer. It uses the public traits
 //! only, keys of its own, and two clients of the same server ([`ContractTarget::connect`]).
+
+macro_rules! checks {
+    ($($module:ident::$check:ident,)*) => {
+        const CHECKS: &[&str] = &[$(stringify!($check)),*];
+
+        async fn dispatch<T: ContractTarget>(context: &Context<'_, T>, name: &str) -> Checked {
+            match name {
+                $(stringify!($check) => Box::pin($module::$check(context)).await,)*
+                _ => Err(Violation::new(0, format!("there is no check `{name}`"))),
+            }
+        }
+    };
+}
 
 mod cancel;
 mod context;
@@ -23,13 +38,14 @@ mod exclusion;
 mod keys;
 mod leases;
 mod operators;
+pub mod records;
 mod report;
 mod shared;
 mod target;
 mod tokens;
 mod waiting;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::context::Context;
 pub use self::{
@@ -46,19 +62,6 @@ enum Verdict {
 }
 
 type Checked = Result<Verdict, Violation>;
-
-macro_rules! checks {
-    ($($module:ident::$check:ident,)*) => {
-        const CHECKS: &[&str] = &[$(stringify!($check)),*];
-
-        async fn dispatch<T: ContractTarget>(context: &Context<'_, T>, name: &str) -> Checked {
-            match name {
-                $(stringify!($check) => Box::pin($module::$check(context)).await,)*
-                _ => Err(Violation::new(0, format!("there is no check `{name}`"))),
-            }
-        }
-    };
-}
 
 checks! {
     exclusion::exclusion,
@@ -114,15 +117,18 @@ pub async fn check<T: ContractTarget>(target: &T, name: &str) -> Outcome {
         dispatch(&context, name).await
     })
     .await
-    .unwrap_or_else(|_| {
-        Err(Violation::new(
-            4,
-            format!("the check did not end within {patience:?}"),
-        ))
-    });
+    .unwrap_or_else(|_| Err(endless(patience)));
+    outcome(start, result.map_err(|violation| violation.of_check(name)))
+}
+
+fn endless(patience: Duration) -> Violation {
+    Violation::new(4, format!("the check did not end within {patience:?}"))
+}
+
+fn outcome(start: Instant, result: Checked) -> Outcome {
     match result {
         Ok(Verdict::Passed) => Outcome::Passed(start.elapsed()),
         Ok(Verdict::NotApplicable(reason)) => Outcome::NotApplicable(reason),
-        Err(violation) => Outcome::Violated(violation.of_check(name)),
+        Err(violation) => Outcome::Violated(violation),
     }
 }

@@ -9,6 +9,7 @@ use crate::error::{BackendError, BoxError};
 pub struct Violation {
     check: String,
     must: u8,
+    of_records: bool,
     message: String,
 }
 
@@ -17,6 +18,7 @@ impl Violation {
         Self {
             check: String::new(),
             must,
+            of_records: false,
             message: message.into(),
         }
     }
@@ -26,13 +28,20 @@ impl Violation {
         self
     }
 
+    /// A must of the contract of records.
+    pub(super) fn of_records(mut self) -> Self {
+        self.of_records = true;
+        self
+    }
+
     /// The check that found it.
     pub fn check(&self) -> &str {
         &self.check
     }
 
     /// The number of the must in the contract of [`LockBackend`](crate::LockBackend) that is
-    /// broken; 0 if the backend or the target failed outright.
+    /// broken, or, for a check of [`records`](super::records), of
+    /// [`RecordStore`](crate::record::RecordStore) (R1 is 1); 0 if the backend or the target failed outright.
     pub fn must(&self) -> u8 {
         self.must
     }
@@ -42,7 +51,10 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.must {
             0 => write!(f, "{}: {}", self.check, self.message),
-            must => write!(f, "{}: must {must}: {}", self.check, self.message),
+            must => {
+                let of = if self.of_records { "R" } else { "" };
+                write!(f, "{}: must {of}{must}: {}", self.check, self.message)
+            }
         }
     }
 }

@@ -122,6 +122,7 @@ impl From<BackendError> for AcquireError {
             BackendErrorKind::Unavailable
             | BackendErrorKind::NotReplicated
             | BackendErrorKind::Lost
+            | BackendErrorKind::TooLarge
             | BackendErrorKind::Misconfigured => AcquireErrorKind::BackendUnavailable,
         };
         Self {

@@ -59,7 +59,8 @@ impl ContractTarget for Memory {
     }
 
     async fn leftovers(&self) -> Option<u64> {
-        Some(self.backend().len() as u64)
+        let backend = self.backend();
+        Some((backend.len() + backend.records_len()) as u64)
     }
 
     async fn restart(&self) -> bool {
@@ -99,6 +100,34 @@ fn passes<T: ContractTarget>(target: &T, not_applicable: &[&str]) {
 #[test]
 fn memory_passes() {
     passes(&Memory::new(Options::in_process()), &[]);
+}
+
+/// The same for the suite of records.
+#[track_caller]
+fn keeps_records<T: ContractTarget>(target: &T) {
+    let report = block_on(contract::records::run(target));
+    println!("{report}");
+    report.expect_passed(&[]);
+    assert_eq!(report.outcomes().len(), contract::records::checks().len());
+}
+
+#[test]
+fn memory_keeps_records() {
+    let mut options = Options::in_process();
+    options.aborts = 20_000;
+    keeps_records(&Memory::new(options));
+}
+
+#[test]
+fn memory_keeps_records_erased() {
+    keeps_records(&Erased(Memory::new(Options::in_process())));
+}
+
+/// A backend without records says so, and nothing of them applies.
+#[test]
+fn a_backend_without_records_has_nothing_to_check() {
+    let report = block_on(contract::records::run(&Rig::new(Fault::None)));
+    report.expect_passed(contract::records::checks());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    passes,
+    keeps_records, passes,
     servers::{RedisServer, TcpProxy},
 };
 
@@ -74,4 +74,14 @@ fn redis_passes() {
 #[test]
 fn redis_passes_erased() {
     passes(&Erased(Redis::new()), &[]);
+}
+
+#[test]
+fn redis_keeps_records() {
+    keeps_records(&Redis::new());
+}
+
+#[test]
+fn redis_keeps_records_erased() {
+    keeps_records(&Erased(Redis::new()));
 }

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    passes,
+    keeps_records, passes,
     servers::{ClusterServers, SentinelServers},
 };
 
@@ -80,4 +80,14 @@ fn redis_behind_sentinels_passes() {
 #[test]
 fn redis_cluster_passes() {
     passes(&Cluster(ClusterServers::start(3, 1)), &[]);
+}
+
+#[test]
+fn redis_behind_sentinels_keeps_records() {
+    keeps_records(&Sentinel(SentinelServers::start(1)));
+}
+
+#[test]
+fn redis_cluster_keeps_records() {
+    keeps_records(&Cluster(ClusterServers::start(3, 1)));
 }

@@ -56,12 +56,20 @@
 //!    `WaitTimedOut`, and its drop touches nothing (musts 6 and 11).
 //! 6. *A slot has a reason.* A room with no node is taken out in the critical section that made it
 //!    so (must 9).
-//! 7. *Tokens under the lock.* A token is drawn inside the critical section of its grant, so the
+//! 7. *A record changes with its lock.* Records stand in the shard of their key, under the same
+//!    mutex: a look-up and its grant, a save and its release, are one critical section. A future
+//!    claims its grant, and writes its open record, in the poll that returns both, so a dropped one
+//!    has written nothing (R8). A save is refused while anybody else stands among the holders,
+//!    offers included, and by the token of the record; the token of a record never falls, since
+//!    it is written by a grant (a new, higher one) or by a save that was not refused (R2).
+//! 8. *Tokens under the lock.* A token is drawn inside the critical section of its grant, so the
 //!    order of tokens is the order of grants (must 3).
 
 mod effects;
 mod lease;
+mod load;
 mod operate;
+mod records;
 mod room;
 mod slab;
 mod table;
@@ -76,11 +84,15 @@ pub use self::lease::MemoryLease;
 use self::table::Table;
 #[cfg(doc)]
 use super::Order;
-use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
+use super::{
+    AcquireRequest, Capabilities, DynRecords, Faults, Found, KeyState, LockBackend,
+    LockingRecordStore, Scope, WaitBound,
+};
 use crate::{
     error::BackendError,
     key::LockKey,
     lease::{FencingToken, Loss},
+    record::{Opening, Record, RecordLimits, RecordStore, Save},
 };
 
 /// Locks within one process. Clones share one table.
@@ -105,6 +117,15 @@ use crate::{
 /// # }
 /// ```
 ///
+/// # Records
+///
+/// It keeps [records](crate::record) too, of up to 4 MiB each. Those that have ended are taken out
+/// as others are written. All together take up to 256 MiB, unless
+/// [`with_record_capacity`](Self::with_record_capacity) says otherwise; beyond that, what would
+/// write one is refused with `Unavailable`. They end with the process.
+///
+/// # An owner that asks again
+///
 /// A request of an owner that already waits takes over the place in the queue; the older future
 /// ends with `WaitTimedOut`. A request of an owner that holds gets the same lease again, which is
 /// then freed when both are dropped, or with the first `release`. A request that does not wait
@@ -118,7 +139,7 @@ impl MemoryBackend {
     /// An empty table.
     pub fn new() -> Self {
         Self {
-            table: Table::new(0),
+            table: Table::new(0, load::CAPACITY),
         }
     }
 
@@ -126,8 +147,21 @@ impl MemoryBackend {
     /// from another backend, whose tokens its storage has seen.
     pub fn with_token_floor(floor: FencingToken) -> Self {
         Self {
-            table: Table::new(floor.get()),
+            table: Table::new(floor.get(), load::CAPACITY),
         }
+    }
+
+    /// An empty table whose [records](Self#records) take up to this many bytes together; 256 MiB
+    /// without this.
+    pub fn with_record_capacity(bytes: usize) -> Self {
+        Self {
+            table: Table::new(0, bytes),
+        }
+    }
+
+    /// How many records there are.
+    pub fn records_len(&self) -> usize {
+        self.table.records()
     }
 
     /// How many keys have a holder or a waiter.
@@ -204,5 +238,41 @@ impl LockBackend for MemoryBackend {
     ) -> impl Future<Output = Result<bool, BackendError>> + Send {
         let (table, key) = (&self.table, key);
         async move { Ok(table.lose(key, Loss::ForceReleased)) }
+    }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        Some(self)
+    }
+}
+
+impl RecordStore for MemoryBackend {
+    fn limits(&self) -> RecordLimits {
+        load::limits()
+    }
+
+    async fn load(&self, key: &LockKey) -> Result<Option<Record>, BackendError> {
+        Ok(self.table.load(key))
+    }
+
+    async fn save(&self, save: &Save) -> Result<(), BackendError> {
+        self.table.save(save, false)
+    }
+}
+
+impl LockingRecordStore for MemoryBackend {
+    async fn acquire_or_load(
+        &self,
+        request: &AcquireRequest,
+        open: Option<&Opening>,
+    ) -> Result<Found<MemoryLease>, BackendError> {
+        load::check(request, open)?;
+        match self.table.acquire_or_load(request, open) {
+            load::Asked::Ended(result) => result,
+            load::Asked::Queued(ticket) => load::wait(&self.table, request, open, ticket).await,
+        }
+    }
+
+    async fn save_and_release(&self, save: &Save) -> Result<(), BackendError> {
+        self.table.save(save, true)
     }
 }

@@ -1,8 +1,11 @@
-//! The table's other verbs: watch, inspect, take away, count.
+//! The table's other verbs: renew, release, watch, inspect, take away, count.
 
 use std::{sync::Arc, time::Duration};
 
+use hashbrown::HashTable;
+
 use super::{
+    effects::Effects,
     lease::Grant,
     slab::{Node, Place},
     table::{Slot, Table, Ticket, refused, shrink},
@@ -117,15 +120,72 @@ impl Table {
         })
     }
 
+    /// Whether the grant still holds; its ttl begins anew then.
+    pub(super) fn renew(self: &Arc<Self>, grant: &Arc<Grant>) -> bool {
+        if grant.has_ended() {
+            return false;
+        }
+        self.locked(grant.key.hash64(), |slots, fx| {
+            let now = self.now();
+            if grant.has_ended() {
+                return false;
+            }
+            if grant.expiry() > now {
+                grant.renewed(now);
+                return true;
+            }
+            // Too late, even if nobody took it: its holder was told to stop before.
+            self.take_out(slots, grant, fx);
+            fx.lost(grant.clone(), Loss::Expired);
+            false
+        })
+    }
+
+    /// Frees the key if the grant still holds; after a drop, only if no lease of it is left.
+    pub(super) fn release(self: &Arc<Self>, grant: &Arc<Grant>, dropped: bool) {
+        self.locked(grant.key.hash64(), |slots, fx| {
+            if !grant.has_ended() && (!dropped || grant.is_orphan()) {
+                self.take_out(slots, grant, fx);
+            }
+        });
+    }
+
+    pub(super) fn take_out(
+        self: &Arc<Self>,
+        slots: &mut HashTable<Slot>,
+        grant: &Arc<Grant>,
+        fx: &mut Effects,
+    ) {
+        let found = slots.find_entry(grant.key.hash64(), |slot| match slot {
+            Slot::Held(held) => Arc::ptr_eq(held, grant),
+            Slot::Room(room) => room.key == grant.key,
+        });
+        let Ok(mut entry) = found else { return };
+        if let Slot::Room(room) = entry.get_mut() {
+            if room.leave(grant, fx) {
+                room.serve(self, fx);
+            }
+            if !room.people.is_empty() {
+                return;
+            }
+        }
+        grant.end();
+        entry.remove();
+        shrink(slots);
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| lock(&shard.0).slots.len())
+            .sum()
     }
 
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| lock(&shard.0).capacity())
+            .map(|shard| lock(&shard.0).slots.capacity())
             .sum()
     }
 }

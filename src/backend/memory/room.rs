@@ -12,6 +12,7 @@ use crate::{
     backend::{Mode, Order},
     key::LockKey,
     lease::Loss,
+    record::Record,
 };
 
 /// How long an offer waits to be claimed, where somebody else waits behind it.
@@ -277,6 +278,16 @@ impl Room {
         Some(lease)
     }
 
+    /// The same for a waiter that was granted the key.
+    pub(super) fn take_offer(&mut self, at: u32, now: u64) -> Option<MemoryLease> {
+        let lease = self.claim(at, now);
+        if self.people.get(at).place() == Place::Aside {
+            // Taken away before it was claimed: the lease is lost, and its signal says why.
+            self.people.remove(at);
+        }
+        lease
+    }
+
     /// Takes a holder's node out, if it holds by this grant.
     pub(super) fn leave(&mut self, grant: &Arc<Grant>, fx: &mut Effects) -> bool {
         let found = self.people.find(&grant.owner).filter(|&at| {
@@ -315,6 +326,20 @@ impl Room {
         }
         self.serve(table, fx);
         held
+    }
+
+    /// There is a result: all who wait for one have it, and leave the queue.
+    pub(super) fn tell_loaders(&mut self, record: &Record, fx: &mut Effects) {
+        let mut at = self.people.head(Place::Queue);
+        while let Some(this) = at {
+            at = self.people.next(this);
+            let node = self.people.get_mut(this);
+            if node.loads {
+                node.found = Some(Box::new(record.clone()));
+                fx.wake(node.waker.take());
+                self.people.relink(this, Place::Aside, false);
+            }
+        }
     }
 
     /// When a waiter has to look again.

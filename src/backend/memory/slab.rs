@@ -6,7 +6,7 @@ use std::{sync::Arc, task::Waker};
 use hashbrown::HashTable;
 
 use super::lease::{Grant, Wish};
-use crate::{backend::Order, lease::OwnerToken};
+use crate::{backend::Order, lease::OwnerToken, record::Record};
 
 /// No node.
 pub(super) const NIL: u32 = u32::MAX;
@@ -41,6 +41,10 @@ pub(super) struct Node {
     pub(super) claimed: bool,
     /// Polled since the last roll call began.
     pub(super) answered: bool,
+    /// It waits for a record too.
+    pub(super) loads: bool,
+    /// The record that it is to have.
+    pub(super) found: Option<Box<Record>>,
 }
 
 impl Node {
@@ -56,6 +60,8 @@ impl Node {
             place: Place::Aside,
             claimed: false,
             answered: true,
+            loads: false,
+            found: None,
         }
     }
 
@@ -188,6 +194,7 @@ impl Slab {
         let node = &mut self.nodes[at as usize];
         node.seq = 0;
         node.wish = None;
+        node.found = None;
         let taken = (node.waker.take(), node.grant.take());
         node.next = self.free;
         self.free = at;

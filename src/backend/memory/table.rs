@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     effects::Effects,
     lease::{Grant, MemoryLease, Wish},
+    records::Records,
     room::Room,
     slab::{Node, Place},
 };
@@ -39,11 +40,28 @@ pub(super) struct Table {
     last_token: AtomicU64,
     /// The last number given to a future that waits.
     last_seq: AtomicU64,
+    pub(super) room_for_records: RoomForRecords,
+}
+
+/// How many bytes records may take, and take.
+pub(super) struct RoomForRecords {
+    pub(super) capacity: usize,
+    pub(super) taken: AtomicUsize,
+    /// Where to clean up next.
+    pub(super) turn: AtomicUsize,
 }
 
 /// A cache line or two of its own.
 #[repr(align(128))]
-pub(super) struct Shard(pub(super) Mutex<HashTable<Slot>>);
+pub(super) struct Shard(pub(super) Mutex<Keys>);
+
+/// The keys of a shard.
+#[derive(Default)]
+pub(super) struct Keys {
+    pub(super) slots: HashTable<Slot>,
+    /// Made for the first one: most tables have none.
+    pub(super) records: Option<Box<Records>>,
+}
 
 /// A key that is in use. Most have one holder and no waiter, and cost one pointer.
 pub(super) enum Slot {
@@ -93,7 +111,7 @@ pub(super) enum Attempt {
 }
 
 impl Table {
-    pub(super) fn new(token_floor: u64) -> Arc<Self> {
+    pub(super) fn new(token_floor: u64, record_bytes: usize) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Shard(Mutex::default())).collect();
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -104,6 +122,11 @@ impl Table {
             wall_epoch: u64::try_from(wall.as_micros()).unwrap_or(0),
             last_token: AtomicU64::new(token_floor),
             last_seq: AtomicU64::new(0),
+            room_for_records: RoomForRecords {
+                capacity: record_bytes,
+                taken: AtomicUsize::new(0),
+                turn: AtomicUsize::new(0),
+            },
         })
     }
 
@@ -155,7 +178,7 @@ impl Table {
         left < u64::from(count)
     }
 
-    fn shard(&self, hash: u64) -> &Shard {
+    pub(super) fn shard(&self, hash: u64) -> &Shard {
         // The table inside uses the lowest and the highest seven bits.
         &self.shards[(hash >> 48) as usize % SHARDS]
     }
@@ -167,9 +190,9 @@ impl Table {
         section: impl FnOnce(&mut HashTable<Slot>, &mut Effects) -> R,
     ) -> R {
         let mut fx = Effects::default();
-        let mut slots = lock(&self.shard(hash).0);
-        let result = section(&mut slots, &mut fx);
-        drop(slots);
+        let mut keys = lock(&self.shard(hash).0);
+        let result = section(&mut keys.slots, &mut fx);
+        drop(keys);
         fx.run();
         result
     }
@@ -198,47 +221,58 @@ impl Table {
 
     /// Asks once: grants, refuses, or queues.
     pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest) -> Attempt {
+        let now = self.now();
+        self.locked(request.key.hash64(), |slots, fx| {
+            self.acquire_in(slots, request, now, fx)
+        })
+    }
+
+    /// The same, inside of a critical section.
+    pub(super) fn acquire_in(
+        self: &Arc<Self>,
+        slots: &mut HashTable<Slot>,
+        request: &AcquireRequest,
+        now: u64,
+        fx: &mut Effects,
+    ) -> Attempt {
         let key = &request.key;
         let wish = Wish::of(request);
-        let now = self.now();
-        self.locked(key.hash64(), |slots, fx| {
-            let entry = slots.entry(key.hash64(), |slot| slot.key() == key, Slot::hash);
-            let mut entry = match entry {
-                Entry::Vacant(entry) => {
-                    let Some((grant, lease)) = self.grant(key, &wish, now) else {
-                        return Attempt::Ended(Err(used_up()));
-                    };
-                    entry.insert(Slot::Held(grant));
-                    return Attempt::Ended(Ok(lease));
-                }
-                Entry::Occupied(entry) => entry,
-            };
-            if let Slot::Held(grant) = entry.get_mut() {
-                if grant.expiry() <= now {
-                    let Some((next, lease)) = self.grant(key, &wish, now) else {
-                        return Attempt::Ended(Err(used_up()));
-                    };
-                    grant.end();
-                    fx.lost(std::mem::replace(grant, next), Loss::Expired);
-                    return Attempt::Ended(Ok(lease));
-                }
-                if grant.owner == wish.owner {
-                    return Attempt::Ended(Ok(grant.lease()));
-                }
-                let joins = grant.mode == Mode::Shared && wish.mode == Mode::Shared;
-                if !joins && self.deadline(request.wait, now).is_none() {
-                    let remaining = grant.expiry().saturating_sub(now);
-                    return Attempt::Ended(Err(refused(request.wait, Some(remaining))));
-                }
+        let entry = slots.entry(key.hash64(), |slot| slot.key() == key, Slot::hash);
+        let mut entry = match entry {
+            Entry::Vacant(entry) => {
+                let Some((grant, lease)) = self.grant(key, &wish, now) else {
+                    return Attempt::Ended(Err(used_up()));
+                };
+                entry.insert(Slot::Held(grant));
+                return Attempt::Ended(Ok(lease));
             }
-            let room = entry.get_mut().room(self.seq());
-            let attempt = self.ask(room, request, wish, now, fx);
-            if entry.get().is_idle() {
-                entry.remove();
-                shrink(slots);
+            Entry::Occupied(entry) => entry,
+        };
+        if let Slot::Held(grant) = entry.get_mut() {
+            if grant.expiry() <= now {
+                let Some((next, lease)) = self.grant(key, &wish, now) else {
+                    return Attempt::Ended(Err(used_up()));
+                };
+                grant.end();
+                fx.lost(std::mem::replace(grant, next), Loss::Expired);
+                return Attempt::Ended(Ok(lease));
             }
-            attempt
-        })
+            if grant.owner == wish.owner {
+                return Attempt::Ended(Ok(grant.lease()));
+            }
+            let joins = grant.mode == Mode::Shared && wish.mode == Mode::Shared;
+            if !joins && self.deadline(request.wait, now).is_none() {
+                let remaining = grant.expiry().saturating_sub(now);
+                return Attempt::Ended(Err(refused(request.wait, Some(remaining))));
+            }
+        }
+        let room = entry.get_mut().room(self.seq());
+        let attempt = self.ask(room, request, wish, now, fx);
+        if entry.get().is_idle() {
+            entry.remove();
+            shrink(slots);
+        }
+        attempt
     }
 
     fn grant(
@@ -310,60 +344,6 @@ impl Table {
         let at = room.people.insert(node, Place::Queue);
         room.serve(self, fx);
         Attempt::Queued(Ticket { at, seq })
-    }
-
-    /// Whether the grant still holds; its ttl begins anew then.
-    pub(super) fn renew(self: &Arc<Self>, grant: &Arc<Grant>) -> bool {
-        if grant.has_ended() {
-            return false;
-        }
-        self.locked(grant.key.hash64(), |slots, fx| {
-            let now = self.now();
-            if grant.has_ended() {
-                return false;
-            }
-            if grant.expiry() > now {
-                grant.renewed(now);
-                return true;
-            }
-            // Too late, even if nobody took it: its holder was told to stop before.
-            self.take_out(slots, grant, fx);
-            fx.lost(grant.clone(), Loss::Expired);
-            false
-        })
-    }
-
-    /// Frees the key if the grant still holds; after a drop, only if no lease of it is left.
-    pub(super) fn release(self: &Arc<Self>, grant: &Arc<Grant>, dropped: bool) {
-        self.locked(grant.key.hash64(), |slots, fx| {
-            if !grant.has_ended() && (!dropped || grant.is_orphan()) {
-                self.take_out(slots, grant, fx);
-            }
-        });
-    }
-
-    fn take_out(
-        self: &Arc<Self>,
-        slots: &mut HashTable<Slot>,
-        grant: &Arc<Grant>,
-        fx: &mut Effects,
-    ) {
-        let found = slots.find_entry(grant.key.hash64(), |slot| match slot {
-            Slot::Held(held) => Arc::ptr_eq(held, grant),
-            Slot::Room(room) => room.key == grant.key,
-        });
-        let Ok(mut entry) = found else { return };
-        if let Slot::Room(room) = entry.get_mut() {
-            if room.leave(grant, fx) {
-                room.serve(self, fx);
-            }
-            if !room.people.is_empty() {
-                return;
-            }
-        }
-        grant.end();
-        entry.remove();
-        shrink(slots);
     }
 }
 

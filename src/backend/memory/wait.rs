@@ -23,23 +23,43 @@ use crate::{
 };
 
 /// What a look at the room says.
-enum Look<T> {
+pub(super) enum Look<T> {
     Ready(Result<T, BackendError>),
     /// Registered; to be looked at again by then.
     Again(u64),
 }
 
+/// Where a waiter stands after a look.
+pub(super) enum Stand {
+    /// The key is its own, to be taken now.
+    Granted(u64),
+    /// Registered; to be looked at again by then.
+    Again(u64),
+    /// Its time is over, and it has left; with what remains of the holder's lease.
+    TimedOut(Option<u64>),
+    Ended(BackendError),
+}
+
 /// Leaves the room when the future is dropped.
-struct Waiting<'a> {
+pub(super) struct Waiting<'a> {
     table: &'a Arc<Table>,
     key: &'a LockKey,
     ticket: Ticket,
     done: bool,
 }
 
-impl Waiting<'_> {
+impl<'a> Waiting<'a> {
+    pub(super) fn new(table: &'a Arc<Table>, key: &'a LockKey, ticket: Ticket) -> Self {
+        Self {
+            table,
+            key,
+            ticket,
+            done: false,
+        }
+    }
+
     /// Polls `look` at every wake-up and whenever its timer says so.
-    async fn until_ready<T>(
+    pub(super) async fn until_ready<T>(
         mut self,
         mut look: impl FnMut(&Self, &Waker) -> Look<T>,
     ) -> Result<T, BackendError> {
@@ -83,7 +103,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Takes a waiter out, with its offer if it has one, and serves the next.
-fn leave(table: &Arc<Table>, room: &mut Room, at: u32, fx: &mut Effects) {
+pub(super) fn leave(table: &Arc<Table>, room: &mut Room, at: u32, fx: &mut Effects) {
     let (waker, grant) = room.people.remove(at);
     fx.discard(waker);
     if let Some(grant) = grant {
@@ -97,12 +117,7 @@ pub(super) async fn for_grant(
     request: &AcquireRequest,
     ticket: Ticket,
 ) -> Result<MemoryLease, BackendError> {
-    let waiting = Waiting {
-        table,
-        key: &request.key,
-        ticket,
-        done: false,
-    };
+    let waiting = Waiting::new(table, &request.key, ticket);
     let deadline = table.deadline(request.wait, 0).unwrap_or(0);
     waiting
         .until_ready(|waiting, waker| {
@@ -123,9 +138,32 @@ fn look_for_grant(
     waker: &Waker,
     fx: &mut Effects,
 ) -> Look<MemoryLease> {
+    let table = waiting.table;
+    match stand(waiting, room, deadline, waker, fx) {
+        Stand::Again(at) => Look::Again(at),
+        Stand::Ended(error) => Look::Ready(Err(error)),
+        Stand::TimedOut(remaining) => {
+            let wait = WaitBound::Until(table.instant(deadline));
+            Look::Ready(Err(table::refused(wait, remaining)))
+        }
+        Stand::Granted(now) => {
+            let lease = room.take_offer(waiting.ticket.at, now);
+            Look::Ready(lease.ok_or_else(superseded))
+        }
+    }
+}
+
+/// Looks on behalf of a waiter, and registers it if it has to wait on.
+pub(super) fn stand(
+    waiting: &Waiting<'_>,
+    room: &mut Room,
+    deadline: u64,
+    waker: &Waker,
+    fx: &mut Effects,
+) -> Stand {
     let (table, Ticket { at, seq }) = (waiting.table, waiting.ticket);
     let Some(node) = room.people.owned(at, seq) else {
-        return Look::Ready(Err(superseded()));
+        return Stand::Ended(superseded());
     };
     let now = table.now();
     if node.grant.is_none() {
@@ -140,8 +178,7 @@ fn look_for_grant(
             if deadline <= now {
                 let remaining = room.remaining(now);
                 leave(table, room, at, fx);
-                let wait = WaitBound::Until(table.instant(deadline));
-                return Look::Ready(Err(table::refused(wait, remaining)));
+                return Stand::TimedOut(remaining);
             }
             let again = room.look_again(now, deadline);
             let node = room.people.get_mut(at);
@@ -150,19 +187,14 @@ fn look_for_grant(
                 .is_some_and(|(wish, _)| table.is_used_up(wish.tokens))
             {
                 leave(table, room, at, fx);
-                return Look::Ready(Err(table::used_up()));
+                return Stand::Ended(table::used_up());
             }
             node.armed = again;
             register(node, waker, fx);
-            return Look::Again(again);
+            return Stand::Again(again);
         }
     }
-    let lease = room.claim(at, now);
-    if room.people.get(at).place() == Place::Aside {
-        // Taken away before it was claimed: the lease is lost, and its signal says why.
-        room.people.remove(at);
-    }
-    Look::Ready(lease.ok_or_else(superseded))
+    Stand::Granted(now)
 }
 
 fn register(node: &mut Node, waker: &Waker, fx: &mut Effects) {
@@ -172,7 +204,7 @@ fn register(node: &mut Node, waker: &Waker, fx: &mut Effects) {
 }
 
 /// What the older future of an owner gets when the owner asks again: its wait is over.
-fn superseded() -> BackendError {
+pub(super) fn superseded() -> BackendError {
     BackendError::new(
         BackendErrorKind::WaitTimedOut,
         "the same owner has asked again, and the newer request has the place",
@@ -188,12 +220,7 @@ pub(super) async fn for_free(
         None => return Ok(()),
         Some(ticket) => ticket?,
     };
-    let waiting = Waiting {
-        table,
-        key,
-        ticket,
-        done: false,
-    };
+    let waiting = Waiting::new(table, key, ticket);
     let deadline = table.deadline(wait, 0).unwrap_or(0);
     waiting
         .until_ready(|waiting, waker| {

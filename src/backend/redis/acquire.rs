@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    attempt::{Attempt, Begun, Step},
+    attempt::{Asks, Attempt, Begun, Step},
     client::Client,
     lease::{Inner, RedisLease},
     room::Outlook,
@@ -13,10 +13,11 @@ use super::{
     waiter::News,
 };
 use crate::{
-    backend::{AcquireRequest, WaitBound},
+    backend::{AcquireRequest, Found, WaitBound},
     clock::jittered,
     error::{BackendError, BackendErrorKind},
     lease::{Lease as _, Loss},
+    record::{Opening, Record},
 };
 
 /// A waiter asks again after this time, whatever it has heard.
@@ -31,16 +32,90 @@ pub(super) async fn acquire(
     client: &Arc<Client>,
     request: &AcquireRequest,
 ) -> Result<RedisLease, BackendError> {
-    let mut attempt = match Attempt::begin(client, request).await? {
-        Begun::Attempt(attempt) => attempt,
-        Begun::Holds(inner) => return again(inner).await,
-    };
-    let lease = grant(client, request, &mut attempt).await?;
-    drop(attempt);
-    if !client.shared.acks.are_on() {
-        return Ok(lease);
+    match ask_for(client, request, Asks::Lock).await? {
+        End::Granted(lease) => Ok(lease),
+        End::Refused {
+            kind, remaining, ..
+        } => Err(BackendError::new(kind, "").with_remaining(remaining)),
+        // No step finds one.
+        End::Found(_) => Err(Trouble::strange().into()),
     }
-    acknowledged(client, lease).await
+}
+
+pub(super) async fn acquire_or_load(
+    client: &Arc<Client>,
+    request: &AcquireRequest,
+    open: Option<&Opening>,
+) -> Result<Found<RedisLease>, BackendError> {
+    Ok(match ask_for(client, request, Asks::Record(open)).await? {
+        End::Granted(lease) => {
+            if lease.inner.opens() != open.is_some() {
+                return Err(BackendError::new(
+                    BackendErrorKind::Unsupported,
+                    "this owner holds the key by an acquire of another kind",
+                ));
+            }
+            // From here on its caller may begin.
+            lease.inner.is_returned();
+            let previous = lease.inner.previous();
+            Found::Lease { lease, previous }
+        }
+        End::Found(record) => Found::Record(record),
+        End::Refused {
+            remaining, seen, ..
+        } => Found::Held {
+            open: seen,
+            remaining,
+        },
+    })
+}
+
+/// How an acquire ended.
+enum End {
+    Granted(RedisLease),
+    Found(Record),
+    /// Another holds the key.
+    Refused {
+        kind: BackendErrorKind,
+        remaining: Option<Duration>,
+        seen: Option<Record>,
+    },
+}
+
+impl End {
+    fn refused(
+        kind: BackendErrorKind,
+        remaining: Option<Duration>,
+        mut attempt: Attempt<'_>,
+    ) -> Self {
+        let loads = attempt.loads.as_mut();
+        let seen = loads.and_then(|loads| loads.seen.take());
+        if attempt.loads.is_some() {
+            attempt.is_refused();
+        }
+        Self::Refused {
+            kind,
+            remaining,
+            seen,
+        }
+    }
+}
+
+async fn ask_for(
+    client: &Arc<Client>,
+    request: &AcquireRequest,
+    asks: Asks<'_>,
+) -> Result<End, BackendError> {
+    let attempt = match Attempt::begin(client, request, asks).await? {
+        Begun::Attempt(attempt) => attempt,
+        Begun::Holds(inner) => return again(inner).await.map(End::Granted),
+    };
+    match grant(client, request, attempt).await? {
+        End::Granted(lease) if client.shared.acks.are_on() => {
+            acknowledged(client, lease).await.map(End::Granted)
+        }
+        end => Ok(end),
+    }
 }
 
 /// A grant counts when replicas have it.
@@ -66,8 +141,8 @@ async fn acknowledged(client: &Arc<Client>, lease: RedisLease) -> Result<RedisLe
 async fn grant(
     client: &Arc<Client>,
     request: &AcquireRequest,
-    attempt: &mut Attempt<'_>,
-) -> Result<RedisLease, BackendError> {
+    mut attempt: Attempt<'_>,
+) -> Result<End, BackendError> {
     let fails_at_once = match request.wait {
         WaitBound::Fail => Some(BackendErrorKind::Contended),
         WaitBound::Until(deadline) if deadline <= Instant::now() => {
@@ -75,34 +150,34 @@ async fn grant(
         }
         _ => None,
     };
-    if let Some(kind) = fails_at_once {
-        return match attempt.ask_patiently(false).await? {
-            Step::Granted(lease) => Ok(lease),
-            Step::Wait(outlook) => {
-                Err(BackendError::new(kind, "").with_remaining(outlook.remaining()))
-            }
-        };
-    }
-    let outlook = match attempt.ask_patiently(true).await? {
-        Step::Granted(lease) => return Ok(lease),
+    let outlook = match attempt.ask_patiently(fails_at_once.is_none()).await? {
+        Step::Granted(lease) => return Ok(End::Granted(lease)),
+        Step::Found(record) => return Ok(End::Found(record)),
         Step::Wait(outlook) => outlook,
     };
+    if let Some(kind) = fails_at_once {
+        return Ok(End::refused(kind, outlook.remaining(), attempt));
+    }
     let mut told = Told {
         outlook,
         at: Instant::now(),
         away: None,
     };
-    let granted = until_granted(attempt, &mut told, client.shared.fails_over());
-    match request.wait {
-        WaitBound::Until(deadline) => timeout_at(deadline, granted).await.unwrap_or_else(|_| {
+    let granted = until_granted(&mut attempt, &mut told, client.shared.fails_over());
+    let WaitBound::Until(deadline) = request.wait else {
+        return granted.await;
+    };
+    match timeout_at(deadline, granted).await {
+        Ok(end) => end,
+        Err(_) => {
             if let Some((_, trouble)) = told.away {
                 return Err(trouble.into());
             }
             let remaining = told.outlook.remaining();
             let remaining = remaining.map(|r| r.saturating_sub(told.at.elapsed()));
-            Err(BackendError::new(BackendErrorKind::WaitTimedOut, "").with_remaining(remaining))
-        }),
-        WaitBound::Fail | WaitBound::Forever => granted.await,
+            let kind = BackendErrorKind::WaitTimedOut;
+            Ok(End::refused(kind, remaining, attempt))
+        }
     }
 }
 
@@ -119,14 +194,19 @@ async fn until_granted(
     attempt: &mut Attempt<'_>,
     told: &mut Told,
     fails_over: bool,
-) -> Result<RedisLease, BackendError> {
+) -> Result<End, BackendError> {
     loop {
         attempt.queue(told.outlook);
         let waiter = attempt.waiter.clone();
         match timeout(jittered(CEILING), waiter.news()).await {
             Ok(News::Offer(token)) => {
                 if let Some(lease) = attempt.confirm(&token).await {
-                    return Ok(lease);
+                    return Ok(End::Granted(lease));
+                }
+            }
+            Ok(News::Recorded(together)) => {
+                if let Some(record) = attempt.load(&together).await {
+                    return Ok(End::Found(record));
                 }
             }
             Ok(News::Ask) | Err(_) => {}
@@ -134,7 +214,8 @@ async fn until_granted(
         }
         told.outlook = loop {
             match attempt.ask_patiently(true).await {
-                Ok(Step::Granted(lease)) => return Ok(lease),
+                Ok(Step::Granted(lease)) => return Ok(End::Granted(lease)),
+                Ok(Step::Found(record)) => return Ok(End::Found(record)),
                 Ok(Step::Wait(outlook)) => break outlook,
                 // Another server will take over.
                 Err(trouble) if fails_over && (!trouble.answered || trouble.is_elsewhere()) => {

@@ -9,22 +9,23 @@ use tokio::{
 };
 
 use super::{
-    answer,
     client::Client,
     connection::Connection,
     course::Course,
     lease::{Grant, Inner, RedisLease},
     names::{Names, Words},
     near::Crossing,
+    opening::{Loads, Said},
     room::{Asker, Known, Outlook},
-    scripts::{CONFIRM, STEP},
+    scripts::{CONFIRM, OPEN, STEP},
     trouble::Trouble,
     undo::Undo,
-    waiter::{Asked, Waiter},
+    waiter::{Asked, Together, Waiter},
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
     lease::{FencingToken, Loss},
+    record::{Opening, Record},
 };
 
 /// The longest lease, so that no sum of times overflows.
@@ -32,7 +33,17 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) enum Step {
     Granted(RedisLease),
+    /// Nothing is acquired, nor left.
+    Found(Record),
     Wait(Outlook),
+}
+
+/// What an acquire asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Asks<'a> {
+    Lock,
+    /// The record beside the lock, or the lock with this opening.
+    Record(Option<&'a Opening>),
 }
 
 pub(super) enum Begun<'a> {
@@ -47,6 +58,7 @@ pub(super) struct Attempt<'a> {
     names: Arc<Names>,
     asker: Asker,
     words: Option<Words>,
+    pub(super) loads: Option<Box<Loads<'a>>>,
     ttl: Duration,
     pub(super) waiter: Arc<Waiter>,
     ticket: String,
@@ -57,17 +69,24 @@ pub(super) struct Attempt<'a> {
     open: bool,
     /// An ask may still come late, over a connection that could not be ended.
     tainted: bool,
+    /// An older acquire of this owner may have a place in the queue.
+    continues: bool,
 }
 
 impl<'a> Attempt<'a> {
     pub(super) async fn begin(
         client: &'a Arc<Client>,
         request: &'a AcquireRequest,
+        asks: Asks<'a>,
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
         let names = Arc::new(shared.names(&request.key));
         let asker = Asker::new(request.owner, names.lock.clone());
-        let waiter = Arc::default();
+        let loads = match asks {
+            Asks::Lock => None,
+            Asks::Record(open) => Some(Box::new(Loads::new(&names, open))),
+        };
+        let waiter = Arc::new(Waiter::new(loads.is_some()));
         let before = match shared.room.enter(&asker, &waiter) {
             Known::Waits(before) => before,
             Known::Holds(inner) => return Ok(Begun::Holds(inner)),
@@ -85,10 +104,17 @@ impl<'a> Attempt<'a> {
         // The server counts milliseconds; rounded up, so that it never ends before we do.
         let ttl = request.ttl.clamp(Duration::from_millis(1), LONGEST);
         let ms = ttl.as_nanos().div_ceil(1_000_000) as u64;
+        let mut words = Words::new(request, &names.inbox, ms);
+        if let Some(loads) = &loads {
+            words.loads = true;
+            words.opens = loads.open.is_some();
+        }
         Ok(Begun::Attempt(Self {
             client,
             request,
-            words: Some(Words::new(request, &names.inbox, ms)),
+            words: Some(words),
+            loads,
+            continues: before.is_some(),
             names,
             asker,
             ttl,
@@ -170,10 +196,15 @@ impl<'a> Attempt<'a> {
             return Err(Trouble::strange());
         };
         let tombstone = self.tainted_or_doubtful(&connection, words);
+        let script = if self.loads.is_some() { &OPEN } else { &STEP };
         let sent = Instant::now();
         let answer = connection
-            .run(asking, &STEP, &|script, by_code| {
-                let mut cmd = script.call_lock(by_code, &self.names, tombstone.as_deref());
+            .run(asking, script, &|script, by_code| {
+                let tombstone = tombstone.as_deref();
+                let mut cmd = match &self.loads {
+                    None => script.call_lock(by_code, &self.names, tombstone),
+                    Some(loads) => script.call_record(by_code, &self.names, &loads.name, tombstone),
+                };
                 cmd.arg(&words.who).arg(words.mode).arg(words.ttl);
                 cmd.arg(match (words.unfair, queues) {
                     (false, true) => "fq",
@@ -181,11 +212,14 @@ impl<'a> Attempt<'a> {
                     (true, true) => "uq",
                     (true, false) => "u-",
                 });
-                if words.tokens > 1 || !self.ticket.is_empty() {
+                if words.tokens > 1 || !self.ticket.is_empty() || self.loads.is_some() {
                     cmd.arg(words.tokens);
                 }
-                if !self.ticket.is_empty() {
+                if !self.ticket.is_empty() || self.loads.is_some() {
                     cmd.arg(&self.ticket);
+                }
+                if let Some(loads) = &self.loads {
+                    loads.add_to(&mut cmd);
                 }
                 cmd
             })
@@ -193,26 +227,57 @@ impl<'a> Attempt<'a> {
         if !matches!(&answer, Err(trouble) if !trouble.is_elsewhere()) {
             self.open = false;
         }
-        let answer = answer?;
-        let answer = match &answer {
-            Value::Array(items) => items.as_slice(),
-            token => {
-                let token = answer::int(token)?;
-                return Ok(Step::Granted(self.granted(token, sent)?));
+        match Said::read(answer?)? {
+            Said::Granted(token, previous) => {
+                Ok(Step::Granted(self.granted(token, sent, previous)?))
             }
-        };
-        match answer {
-            [Value::Int(0), ms, ticket, foreign, head] => {
-                self.ticket = answer::string(ticket)?.to_owned();
-                Ok(Step::Wait(Outlook {
-                    ms: answer::int(ms)?,
-                    foreign: answer::int(foreign)? == 1,
-                    head_is_here: answer::int(head)? == 1,
-                }))
+            Said::Found(record) => {
+                self.settles();
+                Ok(Step::Found(record))
             }
-            [Value::Int(-1)] => Err(Trouble::undone("this owner was undone")),
-            _ => Err(Trouble::strange()),
+            Said::Wait {
+                outlook,
+                ticket,
+                seen,
+            } => {
+                self.ticket = ticket;
+                if let Some(loads) = &mut self.loads {
+                    loads.seen = seen;
+                }
+                Ok(Step::Wait(outlook))
+            }
+            Said::Undone => Err(Trouble::undone("this owner was undone")),
         }
+    }
+
+    /// The server has nothing of this attempt, so there is nothing to undo.
+    fn settles(&mut self) {
+        self.unqueue();
+        // What may come late has to be buried.
+        if !self.tainted && !self.open && self.words.take().is_some() {
+            let room = &self.client.shared.room;
+            room.leave(&self.asker, &self.waiter, false);
+        }
+    }
+
+    /// The wait was refused. Who never stood in the queue has nothing there.
+    pub(super) fn is_refused(&mut self) {
+        if self.ticket.is_empty() && !self.continues {
+            self.settles();
+        }
+    }
+
+    /// The result, which took this one out of the queue and is loaded once for all who wait here.
+    pub(super) async fn load(&mut self, together: &Together) -> Option<Record> {
+        let load = async || {
+            super::record::load_of(&self.client.shared, &self.names)
+                .await
+                .ok()?
+        };
+        let record = together.get_or_init(load).await.clone();
+        let result = record.filter(Record::is_closed)?;
+        self.settles();
+        Some(result)
     }
 
     fn begins_to_ask(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
@@ -249,7 +314,7 @@ impl<'a> Attempt<'a> {
     /// Takes an offer: `None` if it has lapsed, or nobody knows.
     pub(super) async fn confirm(&mut self, token: &str) -> Option<RedisLease> {
         let token: i64 = token.parse().ok()?;
-        if self.request.mode == Mode::Shared {
+        if self.request.mode == Mode::Shared || self.loads.is_some() {
             // Asking again confirms.
             return None;
         }
@@ -272,12 +337,17 @@ impl<'a> Attempt<'a> {
             .ok()?;
         self.open = false;
         match answer {
-            Value::Int(1) => self.granted(token, sent).ok(),
+            Value::Int(1) => self.granted(token, sent, None).ok(),
             _ => None,
         }
     }
 
-    fn granted(&mut self, token: i64, sent: Instant) -> Result<RedisLease, Trouble> {
+    fn granted(
+        &mut self,
+        token: i64,
+        sent: Instant,
+        previous: Option<Record>,
+    ) -> Result<RedisLease, Trouble> {
         let token = u64::try_from(token)
             .ok()
             .and_then(FencingToken::new)
@@ -298,6 +368,7 @@ impl<'a> Attempt<'a> {
                 sent,
                 connection,
                 tainted: self.tainted,
+                previous,
             },
         ));
         let room = &self.client.shared.room;

@@ -41,6 +41,8 @@ enum Message<'a> {
     Revoked(Asker, &'a str),
     /// All entries of this process were taken out of the queue of this key.
     Evicted(&'a str),
+    /// There is a result for those who wait for one under this key; they are out of its queue.
+    Recorded(&'a str),
     /// Nobody holds this key or waits for it.
     Free(&'a str),
     /// Only to be heard.
@@ -61,6 +63,7 @@ impl<'a> Message<'a> {
             "w" => Self::Ask(asker(next()?, next()?)?),
             "r" => Self::Revoked(asker(next()?, next()?)?, next()?),
             "x" => Self::Evicted(next()?),
+            "d" => Self::Recorded(next()?),
             "f" => Self::Free(next()?),
             "p" => Self::Probe,
             _ => return None,
@@ -82,6 +85,7 @@ fn hear(shared: &Shared, probes: &AtomicU64, push: &PushInfo) {
             room.evicted(key);
             room.open_gate(key);
         }
+        Some(Message::Recorded(key)) => room.recorded(key),
         Some(Message::Free(key)) => room.open_gate(key),
         Some(Message::Probe) => {
             probes.fetch_add(1, Ordering::Release);
@@ -172,6 +176,7 @@ mod tests {
         let asker = Asker::new(owner, "a:1;");
         assert_eq!(Message::read(&offer), Some(Message::Offer(asker, "17")));
         assert_eq!(Message::read("x a:1;"), Some(Message::Evicted("a:1;")));
+        assert_eq!(Message::read("d a:1;"), Some(Message::Recorded("a:1;")));
         assert_eq!(Message::read("p"), Some(Message::Probe));
         for garbage in ["", "g", "g 00 a:1; 17", "g zz", "w", "n", "r é", "x"] {
             assert_eq!(Message::read(garbage), None, "{garbage}");

@@ -25,6 +25,7 @@ use crate::{
     backend::Mode,
     error::{BackendError, BackendErrorKind},
     lease::{self, FencingToken, Lease, Loss, LossSignal},
+    record::Record,
     sync::lock,
 };
 
@@ -51,6 +52,12 @@ pub(super) struct Inner {
     /// An attempt of this owner may still be on its way: see [`undo`](super::undo).
     tainted: bool,
     released: AtomicBool,
+    /// The caller of the acquire has it, and may have begun.
+    returned: AtomicBool,
+    /// It is being released together with a save.
+    leaves: AtomicBool,
+    /// The record whose place that of this grant took.
+    previous: Option<Box<Record>>,
 }
 
 /// A grant, as the acquire knows it.
@@ -64,6 +71,7 @@ pub(super) struct Grant {
     pub(super) sent: Instant,
     pub(super) connection: Arc<Connection>,
     pub(super) tainted: bool,
+    pub(super) previous: Option<Record>,
 }
 
 impl Inner {
@@ -82,6 +90,9 @@ impl Inner {
             connection: grant.connection,
             tainted: grant.tainted,
             released: AtomicBool::new(false),
+            returned: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            previous: grant.previous.map(Box::new),
         }
     }
 
@@ -104,10 +115,45 @@ impl Inner {
         self.lost.fire(loss);
     }
 
+    /// A renewal found another owner, or none.
+    pub(super) fn is_not_held(&self) {
+        if !self.leaves.load(Ordering::Acquire) {
+            self.lose(Loss::Revoked);
+        }
+    }
+
+    /// The acquire is over.
+    pub(super) fn is_returned(&self) {
+        self.returned.store(true, Ordering::Release);
+    }
+
+    pub(super) fn opens(&self) -> bool {
+        self.words.opens
+    }
+
+    pub(super) fn previous(&self) -> Option<Record> {
+        self.previous.as_deref().cloned()
+    }
+
+    /// Whether an attempt of this owner may still be on its way.
+    pub(super) fn is_tainted(&self) -> bool {
+        self.tainted
+    }
+
+    /// Until the end of what comes back it is not lost, whatever its renewals find.
+    pub(super) fn leaves(self: Arc<Self>) -> Leaving {
+        self.leaves.store(true, Ordering::Release);
+        Leaving(self)
+    }
+
     async fn release(&self) -> Result<(), Trouble> {
         let shared = &self.client.shared;
-        if self.mode == Mode::Shared || self.tainted {
-            return undo::abandon(shared, Via::Near, &self.names, &self.words, self.tainted).await;
+        // Nobody has begun by a grant that was not returned, so its record goes with it.
+        let takes_back = self.words.opens && !self.returned.load(Ordering::Acquire);
+        if self.mode == Mode::Shared || self.tainted || takes_back {
+            let mut words = self.words.clone();
+            words.opens = takes_back;
+            return undo::abandon(shared, Via::Near, &self.names, &words, self.tainted).await;
         }
         shared
             .run(Via::Near, &self.names, &RELEASE, |script, by_code| {
@@ -120,11 +166,36 @@ impl Inner {
     }
 }
 
+/// A lease that is being released together with a save.
+pub(super) struct Leaving(Arc<Inner>);
+
+impl Leaving {
+    /// It has been.
+    pub(super) fn has_left(self) {
+        self.0.released.store(true, Ordering::Release);
+    }
+
+    /// Another has the key.
+    pub(super) fn another_has_it(self) {
+        self.0.lose(Loss::Revoked);
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        // Renewals of one that has left may still be on their way.
+        if !self.0.released.load(Ordering::Acquire) {
+            self.0.leaves.store(false, Ordering::Release);
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         let held = !*self.released.get_mut();
         if self.client.shared.room.forget(&self.asker, self, held) {
-            let words = std::mem::take(&mut self.words);
+            let mut words = std::mem::take(&mut self.words);
+            words.opens &= !*self.returned.get_mut();
             self.client.undo(Undo::owner(
                 self.connection.clone(),
                 self.names.clone(),

@@ -21,10 +21,12 @@ mod lease;
 pub(in crate::backend) mod link;
 pub(in crate::backend) mod names;
 mod near;
+mod opening;
 mod operate;
 mod patrol;
 mod place;
 mod preflight;
+mod record;
 mod renewals;
 mod room;
 pub(in crate::backend) mod scripts;
@@ -39,8 +41,15 @@ use std::{fmt, sync::Arc};
 
 use self::client::Client;
 pub use self::{acks::ReplicaAck, builder::RedisBuilder, lease::RedisLease};
-use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
-use crate::{error::BackendError, key::LockKey};
+use super::{
+    AcquireRequest, Capabilities, DynRecords, Faults, Found, KeyState, LockBackend,
+    LockingRecordStore, Scope, WaitBound,
+};
+use crate::{
+    error::BackendError,
+    key::LockKey,
+    record::{Opening, Record, RecordLimits, RecordStore, Save},
+};
 
 /// Locks in Redis. Clones share its connections.
 ///
@@ -114,5 +123,38 @@ impl LockBackend for RedisBackend {
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         Ok(operate::force_release(&self.client, key).await?)
+    }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        Some(self)
+    }
+}
+
+impl RecordStore for RedisBackend {
+    fn limits(&self) -> RecordLimits {
+        record::limits()
+    }
+
+    async fn load(&self, key: &LockKey) -> Result<Option<Record>, BackendError> {
+        Ok(record::load(&self.client, key).await?)
+    }
+
+    async fn save(&self, save: &Save) -> Result<(), BackendError> {
+        record::save(&self.client, save, false).await
+    }
+}
+
+impl LockingRecordStore for RedisBackend {
+    async fn acquire_or_load(
+        &self,
+        request: &AcquireRequest,
+        open: Option<&Opening>,
+    ) -> Result<Found<RedisLease>, BackendError> {
+        record::check(request, open)?;
+        acquire::acquire_or_load(&self.client, request, open).await
+    }
+
+    async fn save_and_release(&self, save: &Save) -> Result<(), BackendError> {
+        record::save(&self.client, save, true).await
     }
 }

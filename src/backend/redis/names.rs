@@ -65,6 +65,11 @@ impl Names {
         }
     }
 
+    /// What holders of the lock leave for those after them.
+    pub(super) fn record(&self) -> String {
+        ["{", &self.lock, "}:rec"].concat()
+    }
+
     /// Says that an owner was undone, where its attempt could not be stopped otherwise.
     pub(super) fn tombstone(&self, owner: &str) -> String {
         format!("{{{}}}:u:{owner}", self.lock)
@@ -103,6 +108,12 @@ pub(in crate::backend) fn check_prefix(prefix: &str) -> Result<(), BackendError>
     ))
 }
 
+pub(super) fn hex(owner: &OwnerToken) -> String {
+    let mut text = String::with_capacity(32);
+    push_hex(&mut text, owner);
+    text
+}
+
 fn push_hex(text: &mut String, owner: &OwnerToken) {
     let _ = write!(text, "{:032x}", u128::from_be_bytes(*owner.as_bytes()));
 }
@@ -124,6 +135,10 @@ pub(super) struct Words {
     /// Milliseconds.
     pub(super) ttl: u64,
     pub(super) tokens: u32,
+    /// It waits for a record too.
+    pub(super) loads: bool,
+    /// Its grant opens a record, which goes if that is undone.
+    pub(super) opens: bool,
 }
 
 impl Words {
@@ -145,6 +160,8 @@ impl Words {
                 Mode::Exclusive => request.tokens.max(1),
                 Mode::Shared => 1,
             },
+            loads: false,
+            opens: false,
         }
     }
 
@@ -160,9 +177,11 @@ impl Words {
             mode,
             ttl,
             tokens,
+            loads,
             ..
         } = self;
-        format!("{who} {mode} {ttl} {tokens}")
+        let record = if *loads { " r" } else { "" };
+        format!("{who} {mode} {ttl} {tokens}{record}")
     }
 
     /// What stands in the lock while this owner holds it alone.
@@ -185,6 +204,7 @@ mod tests {
         assert_eq!(&*names.queue, "{shop:order:1.7;}:q");
         assert_eq!(&*names.readers, "{shop:order:1.7;}:r");
         assert_eq!(&*names.counter, "shop:token:242");
+        assert_eq!(names.record(), "{shop:order:1.7;}:rec");
         assert_eq!(names.tombstone("00ff"), "{shop:order:1.7;}:u:00ff");
         let in_slot = Names::in_slot("shop:", &LockKey::new("order", 7), "shop:inbox:1");
         assert_eq!(in_slot.keys()[..2], names.keys()[..2]);
@@ -196,6 +216,7 @@ mod tests {
             assert_eq!(slots::slot(name.as_bytes()), slot, "{name}");
         }
         assert_eq!(slots::slot(in_slot.tombstone("00ff").as_bytes()), slot);
+        assert_eq!(slots::slot(in_slot.record().as_bytes()), slot);
     }
 
     #[test]

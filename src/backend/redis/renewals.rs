@@ -16,7 +16,7 @@ use super::{
     scripts::{RENEW, RENEW_SHARED, Script},
     trouble::Trouble,
 };
-use crate::{backend::Mode, lease::Loss};
+use crate::backend::Mode;
 
 /// How many locks one script renews: beyond that there is little to gain, and others wait.
 const MOST: usize = 100;
@@ -152,7 +152,7 @@ pub(super) fn settle(renewal: Renewal, sent: Instant, result: Result<i64, Troubl
         } else {
             // Here, as whoever asked may have left. Unless an operator was the reason, who is heard
             // of first.
-            renewal.lease.lose(Loss::Revoked);
+            renewal.lease.is_not_held();
         }
         held == 1
     });

@@ -1,5 +1,7 @@
 //! Who of this process waits or holds: what the messages of the inbox are for.
 
+mod news;
+
 use std::{
     collections::{HashMap, VecDeque, hash_map},
     hash::{Hash, Hasher},
@@ -14,13 +16,9 @@ use super::{
     gate::Gate,
     lease::Inner,
     names::Names,
-    waiter::{Asked, Waiter},
+    waiter::{Asked, Together, Waiter},
 };
-use crate::{
-    clock::jittered,
-    lease::{Loss, OwnerToken},
-    sync::lock,
-};
+use crate::{clock::jittered, lease::OwnerToken, sync::lock};
 
 /// The longest time that a process lets a key of its waiters go unlooked at.
 const CEILING: Duration = Duration::from_secs(1);
@@ -279,69 +277,11 @@ impl Room {
         leases.collect()
     }
 
-    /// An offer to an owner.
-    pub(super) fn offer(&self, asker: &Asker, token: &str) {
-        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {
-            waiter.offer(token);
-        }
-    }
-
-    /// An owner has to ask again.
-    pub(super) fn ask(&self, asker: &Asker) {
-        if let Some(Entry::Waits(waiter)) = lock(&self.tables).owners.get(asker) {
-            waiter.ask();
-        }
-    }
-
-    /// An operator took the grant of this token from its owner.
-    pub(super) fn revoked(&self, asker: &Asker, token: &str) {
-        let held = match lock(&self.tables).owners.get(asker) {
+    /// The lease of an owner, if it has one here.
+    pub(super) fn lease(&self, asker: &Asker) -> Option<Arc<Inner>> {
+        match lock(&self.tables).owners.get(asker) {
             Some(Entry::Holds(inner)) => inner.upgrade(),
-            Some(Entry::Waits(waiter)) => {
-                waiter.revoke(token);
-                None
-            }
-            Some(Entry::Leaves(..)) | None => None,
-        };
-        if let Some(inner) = held {
-            inner.lose(Loss::ForceReleased);
-        }
-    }
-
-    /// All that wait for this key here were taken out of its queue: also one that has not heard
-    /// yet that it is in there.
-    pub(super) fn evicted(&self, name: &str) {
-        for (asker, entry) in &lock(&self.tables).owners {
-            if let Entry::Waits(waiter) = entry
-                && *asker.lock == *name
-            {
-                waiter.ask();
-            }
-        }
-    }
-
-    /// Messages for these locks may have been missed: everybody who waits for one asks again.
-    pub(super) fn gap(&self, which: impl Fn(&str) -> bool) {
-        let (waiters, gates): (Vec<_>, Vec<_>) = {
-            let tables = lock(&self.tables);
-            let waiters = tables
-                .owners
-                .iter()
-                .filter_map(|(asker, entry)| match entry {
-                    Entry::Waits(waiter) if which(&asker.lock) => Some(waiter.clone()),
-                    _ => None,
-                });
-            let gates = tables.gates.iter().filter(|(name, _)| which(name));
-            (
-                waiters.collect(),
-                gates.map(|(_, gate)| gate.clone()).collect(),
-            )
-        };
-        for waiter in waiters {
-            waiter.ask();
-        }
-        for gate in gates {
-            gate.open();
+            _ => None,
         }
     }
 
@@ -368,13 +308,6 @@ impl Room {
             tables.gates.remove(&*names.lock);
         }
         last
-    }
-
-    pub(super) fn open_gate(&self, name: &str) {
-        let gate = lock(&self.tables).gates.get(name).cloned();
-        if let Some(gate) = gate {
-            gate.open();
-        }
     }
 }
 

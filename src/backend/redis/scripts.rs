@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! `K` is the lock, `Q` its queue, `R` its readers, `F` the counter.
+//! `K` is the lock, `Q` its queue, `R` its readers, `F` the counter, `D` its record.
 //!
 //! 1. *One truth.* Who holds is what `K` says: an owner of ours, a marker while `R` has readers, or
 //!    a value that is not ours. Every grant is made where the same script found `K` absent, or
@@ -23,6 +23,32 @@
 //! 6. *Undo is final.* `abandon` leaves neither entry, offer nor lease of its owner. It runs after
 //!    the attempt: on its connection, or when that one was ended at the server, or it leaves a
 //!    tombstone that the attempt looks for (must 6).
+//!
+//! Of records, which stand in `D`:
+//!
+//! 7. *A record changes in the moment of its lock.* `open` writes one where it grants, or takes the
+//!    offer of, `K`; `save` where it found `K` absent or the saver's. No other script of a grant
+//!    names `D`, so nobody is granted the key by `open` under a result: the script that grants has
+//!    just looked (R4, R5).
+//! 8. *The token in `D` never falls* while `D` lives: a grant writes the token that it has drawn,
+//!    which is higher than all before (4), and `save` refuses one that is lower than what it finds.
+//!    A grant that replaces an orphan and is then forgotten leaves its token; one that is undone
+//!    was never heard of, and puts the orphan back.
+//! 9. *A stale holder writes neither before nor over its successor.* Let A's lease end, and B be
+//!    granted the key by `open`, so that B's token is higher (4). From the offer or grant until B
+//!    gives the key back, or its own lease ends, `K` names B, so A's `save` finds another there and
+//!    is refused. From B's grant on, `D` has B's token: as an open record, as its result, or as what
+//!    it leaves when it forgets. So A's `save` is refused for its token (8) for as long as that
+//!    stands, which is the ttl that B gave it. Where B opened nothing (`acquire`, or no opening),
+//!    A's is refused while B holds, and after that if B saved; if B did not, there is nothing of B to
+//!    write before or over (R2, R3).
+//! 10. *An open record stands for a holder that may have begun.* It names its owner; `withdraw`,
+//!     the undo of a grant that was not returned to its caller, takes out that owner's and no other,
+//!     in the moment in which it takes the lock. A lease that was returned is released without it
+//!     (R8, R12).
+//! 11. *A result wakes all who wait for it, once.* The `save` that closes takes their entries out of
+//!     `Q` in the moment in which the result is there, and tells their processes. Who asks later
+//!     finds the result. A message that is lost delays until the patrol finds the queue empty (4).
 
 use std::sync::LazyLock;
 
@@ -39,7 +65,11 @@ pub(in crate::backend) struct Script {
 
 /// These stand in the scripts where what they name is needed, and not before: what a script
 /// defines, it defines anew in every call.
-const PARTS: [(&str, &str); 2] = [
+const PARTS: [(&str, &str); 6] = [
+    ("--- abandon\n", include_str!("scripts/abandon.lua")),
+    ("--- ask\n", include_str!("scripts/ask.lua")),
+    ("--- record\n", include_str!("scripts/record.lua")),
+    ("--- loaders\n", include_str!("scripts/loaders.lua")),
     ("--- draw\n", include_str!("scripts/draw.lua")),
     ("--- lib\n", include_str!("scripts/lib.lua")),
 ];
@@ -76,6 +106,25 @@ impl Script {
         cmd
     }
 
+    /// The same with the record beside the lock.
+    pub(super) fn call_record(
+        &self,
+        by_code: bool,
+        names: &Names,
+        record: &str,
+        tombstone: Option<&str>,
+    ) -> Cmd {
+        let [lock, queue, counter, readers] = names.keys();
+        let keys = [lock, queue, counter, readers, record];
+        match tombstone {
+            None => self.call(by_code, &keys),
+            Some(tombstone) => {
+                let [lock, queue, counter, readers, record] = keys;
+                self.call(by_code, &[lock, queue, counter, readers, record, tombstone])
+            }
+        }
+    }
+
     /// The keys of a lock and, where its attempts must look for one, the tombstone of an owner.
     pub(super) fn call_lock(&self, by_code: bool, names: &Names, tombstone: Option<&str>) -> Cmd {
         let [lock, queue, counter, readers] = names.keys();
@@ -100,6 +149,9 @@ scripts! {
     RENEW_SHARED = "renew_shared";
     RELEASE = "release";
     ABANDON = "abandon";
+    OPEN = "open";
+    SAVE = "save";
+    WITHDRAW = "withdraw";
     LOOK = "look";
     GATE = "gate";
     INSPECT = "inspect";

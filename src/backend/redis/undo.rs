@@ -20,7 +20,7 @@ use super::{
     course::Course,
     names::{Names, Words},
     room::Asker,
-    scripts::{ABANDON, Script},
+    scripts::{ABANDON, Script, WITHDRAW},
     trouble::Trouble,
 };
 use crate::clock::jittered;
@@ -30,7 +30,7 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 
 /// How long a tombstone stands: as long as a packet may be on its way, 15 minutes
 /// (`tcp_retries2` in the manual page tcp(7)).
-const TOMBSTONE_MS: u32 = 900_000;
+pub(super) const TOMBSTONE_MS: u32 = 900_000;
 
 pub(super) struct Undo {
     /// Over which it was asked last.
@@ -147,7 +147,8 @@ impl Undo {
             }
             What::Owner { words, .. } => {
                 let call = abandoning(&self.names, words, buries);
-                connection.run(asking, &ABANDON, &call).await?;
+                let script = script_for(words);
+                connection.run(asking, script, &call).await?;
             }
         }
         Ok(())
@@ -163,13 +164,24 @@ pub(super) async fn abandon(
     buries: bool,
 ) -> Result<(), Trouble> {
     let call = abandoning(names, words, buries);
-    shared.run(via, names, &ABANDON, call).await.map(drop)
+    shared
+        .run(via, names, script_for(words), call)
+        .await
+        .map(drop)
+}
+
+fn script_for(words: &Words) -> &'static Script {
+    if words.opens { &WITHDRAW } else { &ABANDON }
 }
 
 fn abandoning(names: &Names, words: &Words, buries: bool) -> impl Fn(&Script, bool) -> Cmd {
     let tombstone = buries.then(|| names.tombstone(words.owner()));
+    let record = words.opens.then(|| names.record());
     move |script, by_code| {
-        let mut cmd = script.call_lock(by_code, names, tombstone.as_deref());
+        let mut cmd = match &record {
+            None => script.call_lock(by_code, names, tombstone.as_deref()),
+            Some(record) => script.call_record(by_code, names, record, tombstone.as_deref()),
+        };
         cmd.arg(&words.who).arg(words.entry());
         if buries {
             cmd.arg(TOMBSTONE_MS);

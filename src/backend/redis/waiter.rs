@@ -2,13 +2,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 
 use super::connection::Connection;
-use crate::sync::lock;
+use crate::{record::Record, sync::lock};
+
+/// A record that all who wait for it here load together.
+pub(super) type Together = Arc<OnceCell<Option<Record>>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
+    /// For a record too.
+    pub(super) loads: bool,
     told: Mutex<Told>,
     woken: Notify,
 }
@@ -16,6 +21,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 struct Told {
     offer: Option<String>,
+    recorded: Option<Together>,
     ask: bool,
     replaced: bool,
     /// The token of a grant that was taken away, perhaps before its answer came.
@@ -35,6 +41,8 @@ pub(super) struct Asked {
 pub(super) enum News {
     /// It may have the key, if it confirms: with this token.
     Offer(String),
+    /// There is a result, and its place in the queue is gone.
+    Recorded(Together),
     /// It has to ask again.
     Ask,
     /// Another acquire of the same owner has taken its place.
@@ -42,6 +50,13 @@ pub(super) enum News {
 }
 
 impl Waiter {
+    pub(super) fn new(loads: bool) -> Self {
+        Self {
+            loads,
+            ..Self::default()
+        }
+    }
+
     fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut lock(&self.told));
         self.woken.notify_one();
@@ -49,6 +64,10 @@ impl Waiter {
 
     pub(super) fn offer(&self, token: &str) {
         self.tell(|told| told.offer = Some(token.into()));
+    }
+
+    pub(super) fn recorded(&self, together: &Together) {
+        self.tell(|told| told.recorded = Some(together.clone()));
     }
 
     pub(super) fn ask(&self) {
@@ -93,8 +112,13 @@ impl Waiter {
                 if told.replaced {
                     return News::Replaced;
                 }
-                if let Some(token) = told.offer.take() {
-                    return News::Offer(token);
+                let (recorded, offer) = (told.recorded.take(), told.offer.take());
+                match (recorded, offer) {
+                    // Of which the server knows the order.
+                    (Some(_), Some(_)) => return News::Ask,
+                    (Some(together), None) => return News::Recorded(together),
+                    (None, Some(token)) => return News::Offer(token),
+                    (None, None) => {}
                 }
                 if std::mem::take(&mut told.ask) {
                     return News::Ask;

@@ -1,6 +1,6 @@
 -- Leaves nothing of an owner: no place in the queue, no offer, no lease.
 -- ARGV: who, queue entry, then the ms of a tombstone, if there has to be one.
-if ARGV[3] then redis.call('SET', KEYS[5], '1', 'PX', ARGV[3]) end
+if ARGV[3] then redis.call('SET', KEYS[#KEYS], '1', 'PX', ARGV[3]) end
 --- draw
 --- lib
 call('ZREM', Q, ARGV[2], '!' .. ARGV[2])

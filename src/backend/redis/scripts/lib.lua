@@ -32,12 +32,12 @@ local function holder()
   return 's', who, token
 end
 
--- A queue entry: an owner, its inbox, what it wants; '!' before one whose offer is open or has
--- lapsed.
+-- A queue entry: an owner, its inbox, what it wants, ' r' if that is a record too; '!' before one
+-- whose offer is open or has lapsed.
 local function read(entry)
   -- Anchored, as all patterns here: others are tried at each place of a text, to its end.
   local offered, owner, inbox, mode, ttl, tokens =
-    string.match(entry, '^(!?)(%S+) (%S+) (%a) (%d+) (%d+)$')
+    string.match(entry, '^(!?)(%S+) (%S+) (%a) (%d+) (%d+) ?r?$')
   return {
     entry = entry, offered = offered == '!', owner = owner, inbox = inbox,
     who = owner .. ' ' .. inbox, mode = mode, ttl = ttl, tokens = tokens,

@@ -1,0 +1,244 @@
+//! The records of one shard, and what ends when.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    key::LockKey,
+    lease::{FencingToken, OwnerToken},
+    record::{Opening, Orphans, Record, RecordState},
+};
+
+/// What a record costs beside its bytes, about.
+const OVERHEAD: usize = 256;
+/// A list of ends shorter than this is not worth cleaning.
+const SMALL: usize = 64;
+
+/// What stands under a key.
+pub(super) struct Kept {
+    token: FencingToken,
+    what: What,
+    /// Nanoseconds of the table's clock.
+    ends: u64,
+}
+
+enum What {
+    Open {
+        owner: OwnerToken,
+        bytes: Bytes,
+        /// What it took the place of.
+        before: Before,
+    },
+    Closed(Bytes),
+    /// Only the token counts: a holder that replaced an orphan forgot its record.
+    Fence,
+}
+
+/// What an open record took the place of.
+#[derive(Clone, Default)]
+pub(super) enum Before {
+    #[default]
+    Nothing,
+    Orphan(FencingToken, Bytes),
+    Fence,
+}
+
+impl Before {
+    pub(super) fn record(&self) -> Option<Record> {
+        match self {
+            Self::Orphan(token, bytes) => {
+                Some(Record::new(RecordState::Open, *token, bytes.clone()))
+            }
+            Self::Nothing | Self::Fence => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Orphan(_, bytes) => bytes.len(),
+            Self::Nothing | Self::Fence => 0,
+        }
+    }
+}
+
+impl Kept {
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    pub(super) fn record(&self) -> Option<Record> {
+        let (state, bytes) = match &self.what {
+            What::Open { bytes, .. } => (RecordState::Open, bytes),
+            What::Closed(bytes) => (RecordState::Closed, bytes),
+            What::Fence => return None,
+        };
+        Some(Record::new(state, self.token, bytes.clone()))
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.what, What::Closed(_))
+    }
+
+    /// Whether it is to be returned to this owner rather than a grant, where nobody holds the key.
+    pub(super) fn stays(&self, by: &OwnerToken, open: Option<&Opening>) -> bool {
+        match (&self.what, open) {
+            (What::Closed(_), _) => true,
+            (What::Fence, _) | (What::Open { .. }, None) => false,
+            (What::Open { owner, bytes, .. }, Some(open)) => match open.orphans {
+                Orphans::Replace => false,
+                _ if owner == by => false,
+                Orphans::ReplaceEqual => *bytes != open.bytes,
+                Orphans::Keep => true,
+            },
+        }
+    }
+
+    /// What this owner's open record took the place of.
+    pub(super) fn before_of(&self, by: &OwnerToken) -> Option<&Before> {
+        match &self.what {
+            What::Open { owner, before, .. } if owner == by => Some(before),
+            _ => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        OVERHEAD
+            + match &self.what {
+                What::Open { bytes, before, .. } => bytes.len() + before.len(),
+                What::Closed(bytes) => bytes.len(),
+                What::Fence => 0,
+            }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Records {
+    kept: HashMap<LockKey, Kept>,
+    /// Ends of records, some of which have changed since.
+    ends: BinaryHeap<Reverse<End>>,
+    /// Of all of them.
+    bytes: usize,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    at: u64,
+    key: LockKey,
+}
+
+impl Records {
+    /// The record of the key, if it has not ended.
+    pub(super) fn get(&self, key: &LockKey, now: u64) -> Option<&Kept> {
+        self.kept.get(key).filter(|kept| kept.ends > now)
+    }
+
+    /// What opening a record would take the place of.
+    pub(super) fn before(&self, key: &LockKey, owner: &OwnerToken, now: u64) -> Before {
+        match self.get(key, now) {
+            None => Before::Nothing,
+            Some(kept) => match &kept.what {
+                // Its own, of a grant that ended unheard of.
+                What::Open {
+                    owner: by, before, ..
+                } if by == owner => before.clone(),
+                What::Open { bytes, .. } => Before::Orphan(kept.token, bytes.clone()),
+                What::Fence => Before::Fence,
+                What::Closed(_) => Before::Nothing,
+            },
+        }
+    }
+
+    pub(super) fn open(
+        &mut self,
+        key: &LockKey,
+        owner: OwnerToken,
+        token: FencingToken,
+        open: &Opening,
+        now: u64,
+    ) {
+        let what = What::Open {
+            owner,
+            bytes: open.bytes.clone(),
+            before: self.before(key, &owner, now),
+        };
+        let ends = now.saturating_add(super::lease::nanos(open.ttl));
+        self.put(key, Kept { token, what, ends });
+    }
+
+    pub(super) fn close(&mut self, key: &LockKey, token: FencingToken, bytes: Bytes, ends: u64) {
+        let what = What::Closed(bytes);
+        self.put(key, Kept { token, what, ends });
+    }
+
+    /// Takes this owner's open record out.
+    pub(super) fn forget(&mut self, key: &LockKey, owner: &OwnerToken) {
+        let Some(kept) = self.kept.get(key) else {
+            return;
+        };
+        let Some(before) = kept.before_of(owner) else {
+            return;
+        };
+        let (token, ends) = (kept.token, kept.ends);
+        match before {
+            Before::Nothing => self.remove(key),
+            // Its holder may be there still, and is not to write after this one.
+            Before::Orphan(..) | Before::Fence => {
+                let what = What::Fence;
+                self.put(key, Kept { token, what, ends });
+            }
+        }
+    }
+
+    fn put(&mut self, key: &LockKey, kept: Kept) {
+        self.bytes += kept.len();
+        let at = kept.ends;
+        let key = key.clone();
+        if let Some(old) = self.kept.insert(key.clone(), kept) {
+            self.bytes -= old.len();
+        }
+        self.ends.push(Reverse(End { at, key }));
+        if self.ends.len() > SMALL && self.ends.len() / 2 > self.kept.len() {
+            let ends = self.kept.iter().map(|(key, kept)| {
+                Reverse(End {
+                    at: kept.ends,
+                    key: key.clone(),
+                })
+            });
+            self.ends = ends.collect();
+        }
+    }
+
+    fn remove(&mut self, key: &LockKey) {
+        if let Some(old) = self.kept.remove(key) {
+            self.bytes -= old.len();
+        }
+    }
+
+    /// Takes out what has ended.
+    pub(super) fn sweep(&mut self, now: u64) {
+        while let Some(Reverse(end)) = self.ends.peek()
+            && end.at <= now
+        {
+            if let Some(Reverse(End { key, .. })) = self.ends.pop()
+                && self.kept.get(&key).is_some_and(|kept| kept.ends <= now)
+            {
+                self.remove(&key);
+            }
+        }
+        if self.kept.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn len(&self, now: u64) -> usize {
+        self.kept.values().filter(|kept| kept.ends > now).count()
+    }
+}

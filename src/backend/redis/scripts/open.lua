@@ -1,0 +1,82 @@
+-- Looks the record up, or acquires, asks again, or confirms as a step does, and opens the record.
+-- KEYS: those of a lock, the record, then a tombstone to look for.
+-- ARGV: as of a step, the tokens always, the ticket perhaps empty; then 'r' to replace an orphan,
+-- 'e' to replace it if it has the same bytes, 'k' to keep it, or '-' to open no record; the ttl in
+-- ms and the bytes of what is opened.
+-- Answers {'=', record}, {'+', token, what its open record took the place of}, {0, .. as a step,
+-- record}, or {-1} to an owner that was undone.
+if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {-1} end
+--- draw
+--- record
+local value = call('GET', KEYS[5])
+local mine = string.match(ARGV[1], '^%S+')
+
+-- Whether the record is the answer where nobody holds.
+local function stays()
+  if not value or ARGV[7] == '-' then return value and string.byte(value) == 99 end
+  local _, owner, _, at = read_open(value)
+  if not owner then return string.byte(value) == 99 end
+  if ARGV[7] == 'r' or owner == mine then return false end
+  return ARGV[7] == 'k' or string.sub(value, at) ~= ARGV[9]
+end
+
+local function granted(token)
+  local before, stood, owner, at = '', nil, nil, nil
+  stood, owner, before, at = read_open(value)
+  if not stood then
+    before = value or ''
+  elseif owner ~= mine then
+    before = 'o ' .. stood .. ' ' .. owner .. ' 0 ' .. string.sub(value, at)
+  end
+  if ARGV[7] ~= '-' then
+    local head = 'o ' .. token .. ' ' .. mine .. ' ' .. #before .. ' '
+    call('SET', KEYS[5], head .. before .. ARGV[9], 'PX', ARGV[8])
+  end
+  return {'+', token, before}
+end
+
+-- The common case, before more is defined: nobody holds, nobody waits.
+if call('EXISTS', KEYS[1], KEYS[2]) == 0 then
+  if stays() then return {'=', value} end
+  local token = draw(KEYS[3], tonumber(ARGV[5]))
+  local answer = granted(token)
+  call('SET', KEYS[1], '1 ' .. ARGV[1] .. ' ' .. token, 'PX', ARGV[3])
+  return answer
+end
+--- lib
+--- ask
+--- loaders
+local me = wish(' r')
+local kind, who, token = holder()
+if kind == 'x' and string.match(who, '^%S+') == mine then
+  call('ZREM', Q, me.entry)
+  if call('ZREM', Q, '!' .. me.entry) == 0 then
+    -- It holds, and has not heard of it.
+    hold(me, token)
+    local _, owner, before = read_open(value)
+    if owner == mine then return {'+', token, before} end
+    if value and string.byte(value) == 99 then return {'+', token, ''} end
+    -- By a script that the move of a slot broke off.
+    return granted(token)
+  elseif not stays() then
+    hold(me, token)
+    return granted(token)
+  end
+  call('DEL', K)
+  tell_loaders()
+  serve(nil)
+  return {'=', value}
+end
+if value and string.byte(value) == 99 or not kind and stays() then
+  call('ZREM', Q, me.entry, '!' .. me.entry)
+  if kind == 's' then
+    admit(nil, false)
+  elseif not kind and call('EXISTS', Q) == 1 then
+    serve(nil)
+  end
+  return {'=', value}
+end
+local answer = ask(me, ARGV[6] ~= '' and ARGV[6] or nil)
+if type(answer) == 'string' then return granted(answer) end
+answer[6] = value or ''
+return answer
