@@ -86,6 +86,10 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use http::request::Parts;
 
+pub(crate) use self::{
+    body::{is_json, is_pointer},
+    lock_key::check_namespace,
+};
 pub use self::{
     body::JsonKey,
     from_fn::{BodyFromFn, FromFn, body_from_fn, from_fn},
