@@ -65,15 +65,15 @@ fn string(rest: &[u8], max: usize) -> Result<String, Cow<'static, str>> {
          and between them only visible ASCII characters and spaces, with `\\\"` for a quote and \
          `\\\\` for a backslash";
     let mut key = String::new();
-    let mut bytes = rest.iter().copied();
+    let mut bytes = rest.iter();
     loop {
         let byte = match bytes.next() {
             Some(b'"') => break,
             Some(b'\\') => match bytes.next() {
-                Some(escaped @ (b'"' | b'\\')) => escaped,
+                Some(&escaped @ (b'"' | b'\\')) => escaped,
                 _ => return Err(MALFORMED.into()),
             },
-            Some(byte) if STRING.contains(&byte) => byte,
+            Some(&byte) if STRING.contains(&byte) => byte,
             _ => return Err(MALFORMED.into()),
         };
         if key.len() > max {
@@ -140,7 +140,14 @@ mod tests {
         assert_eq!(key(uuid).unwrap(), uuid);
         assert_eq!(key(&quoted(uuid)).unwrap(), uuid);
         assert_eq!(key(&format!("  {}\t", quoted(uuid))).unwrap(), uuid);
-        for bare in ["a", "0", "*token/:", "aGVsbG8=", "a.b_c~d", "KG5LxwFBepaKHyUD"] {
+        for bare in [
+            "a",
+            "0",
+            "*token/:",
+            "aGVsbG8=",
+            "a.b_c~d",
+            "KG5LxwFBepaKHyUD",
+        ] {
             assert_eq!(key(bare).unwrap(), bare);
             assert_eq!(key(&quoted(bare)).unwrap(), bare);
         }

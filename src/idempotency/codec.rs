@@ -152,7 +152,11 @@ impl Reader {
 
     /// Nothing may follow.
     pub(super) fn finish(self) -> Result<(), Corrupt> {
-        if self.0.is_empty() { Ok(()) } else { Err(Corrupt) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Corrupt)
+        }
     }
 }
 
@@ -175,7 +179,10 @@ mod tests {
             (127, &[127]),
             (128, &[0x80, 1]),
             (300, &[0xac, 2]),
-            (u64::MAX, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
+            (
+                u64::MAX,
+                &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+            ),
         ] {
             assert_eq!(written(number), bytes);
             let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
@@ -187,9 +194,14 @@ mod tests {
             &[0x80],
             &[0x80, 0],
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],
-            &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1],
+            &[
+                0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1,
+            ],
         ] {
-            assert!(Reader::new(Bytes::copy_from_slice(wrong)).number().is_err(), "{wrong:?}");
+            assert!(
+                Reader::new(Bytes::copy_from_slice(wrong)).number().is_err(),
+                "{wrong:?}"
+            );
         }
     }
 

@@ -110,10 +110,16 @@ mod tests {
                 "application/json; charset=utf-8",
                 "application/json;charset=\"UTF-8\"",
             ],
-            &["application/merge-patch+json", "application/merge-patch+json; charset=UTF-8"],
+            &[
+                "application/merge-patch+json",
+                "application/merge-patch+json; charset=UTF-8",
+            ],
             &["text/plain; charset=UTF-8", "text/plain;charset=utf-8 "],
             &["text/plain; a=1; B=2", "text/plain;b=\"2\" ; a=1"],
-            &["multipart/form-data; boundary=Ab", "multipart/form-data; boundary=\"Ab\""],
+            &[
+                "multipart/form-data; boundary=Ab",
+                "multipart/form-data; boundary=\"Ab\"",
+            ],
         ];
         let forms = table.map(|row| {
             let form = of(row[0].as_bytes());

@@ -343,8 +343,14 @@ mod tests {
     #[test]
     fn content_types_that_mean_the_same_do_not_differ() {
         let of = FingerprintOf::body();
-        let print = |value| of.fingerprint(&head("POST", "/", Some(value)), b"{}").unwrap();
-        assert_eq!(print("application/json"), print("Application/Json; charset=UTF-8"));
+        let print = |value| {
+            of.fingerprint(&head("POST", "/", Some(value)), b"{}")
+                .unwrap()
+        };
+        assert_eq!(
+            print("application/json"),
+            print("Application/Json; charset=UTF-8")
+        );
         assert_ne!(print("application/json"), print("application/cbor"));
     }
 
@@ -356,7 +362,10 @@ mod tests {
         let original = axum::extract::OriginalUri("/shop/orders?a".parse().unwrap());
         nested.extensions.insert(original);
         let sent = head("POST", "/shop/orders?a", None);
-        assert_eq!(of.fingerprint(&nested, b"").unwrap(), of.fingerprint(&sent, b"").unwrap());
+        assert_eq!(
+            of.fingerprint(&nested, b"").unwrap(),
+            of.fingerprint(&sent, b"").unwrap()
+        );
     }
 
     #[test]
@@ -432,7 +441,11 @@ mod tests {
         let print = FingerprintOf::body()
             .fingerprint(&head("POST", "/a?b", Some("text/plain")), b"body")
             .unwrap();
-        let hex: String = print.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+        let hex: String = print
+            .as_bytes()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
         assert_eq!(hex, expected_print());
         assert_eq!(format!("{print:?}"), "Fingerprint { .. }");
     }
@@ -452,7 +465,10 @@ mod tests {
             text.extend([0, 0, 0, 0, 0, 0, 0, part.len() as u8]);
             text.extend(part.as_bytes());
         }
-        Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
+        Sha256::digest(text)
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect()
     }
 
     #[test]
@@ -513,8 +529,7 @@ mod tests {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
             }
             (Value::Object(a), Value::Object(b)) => {
-                a.len() == b.len()
-                    && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
+                a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|w| same(v, w)))
             }
             (a, b) => a == b,
         }

@@ -196,11 +196,13 @@ pub fn mark_replayed(request: &HeaderMap, response: &mut HeaderMap) {
 }
 
 fn exposes_mark(response: &HeaderMap) -> bool {
-    let mark = IDEMPOTENT_REPLAYED.as_str().as_bytes();
     let exposed = response.get_all(ACCESS_CONTROL_EXPOSE_HEADERS).iter();
     exposed
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .any(|name| name.trim_ascii().eq_ignore_ascii_case(mark))
+        .any(|name| {
+            name.trim_ascii()
+                .eq_ignore_ascii_case(b"idempotent-replayed")
+        })
 }
 
 #[cfg(test)]
@@ -223,13 +225,20 @@ mod tests {
 
     #[test]
     fn what_is_of_one_exchange_is_not_stored() {
-        let mut headers = map(&[("location", "/1"), ("content-type", "a/b"), ("trailer", "x")]);
+        let mut headers = map(&[
+            ("location", "/1"),
+            ("content-type", "a/b"),
+            ("trailer", "x"),
+        ]);
         for name in NEVER.iter().chain(&BY_DEFAULT_NOT) {
             headers.append(name, HeaderValue::from_static("x"));
         }
         headers.append("location", HeaderValue::from_static("/2"));
         let stored = StoredHeaders::new().select(&headers);
-        assert_eq!(names(&stored), ["location", "location", "content-type", "trailer"]);
+        assert_eq!(
+            names(&stored),
+            ["location", "location", "content-type", "trailer"]
+        );
         let locations: Vec<_> = stored.get_all("location").iter().collect();
         assert_eq!(locations, ["/1", "/2"]);
     }
@@ -252,7 +261,10 @@ mod tests {
         let headers = map(&[("set-cookie", "a"), ("x-request-id", "b"), ("etag", "c")]);
         let select = |rule: StoredHeaders| {
             let selected = rule.select(&headers);
-            names(&selected).into_iter().map(String::from).collect::<Vec<_>>()
+            names(&selected)
+                .into_iter()
+                .map(String::from)
+                .collect::<Vec<_>>()
         };
         assert_eq!(select(StoredHeaders::new()), ["etag"]);
         let with = StoredHeaders::new().with(["Set-Cookie"]);
@@ -282,7 +294,9 @@ mod tests {
             assert_eq!(response.get_all(IDEMPOTENT_REPLAYED).iter().count(), 1);
             assert_eq!(response[IDEMPOTENT_REPLAYED], "true");
             let exposed = response.get_all(ACCESS_CONTROL_EXPOSE_HEADERS).iter();
-            exposed.map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+            exposed
+                .map(|v| v.to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
         };
         let origin = [("origin", "https://shop.example")];
         assert_eq!(mark(&[], &[]), [""; 0]);
@@ -290,7 +304,10 @@ mod tests {
         assert_eq!(mark(&origin, &[]), ["idempotent-replayed"]);
         let own = ("access-control-expose-headers", "etag, X-Id");
         assert_eq!(mark(&origin, &[own]), ["etag, X-Id", "idempotent-replayed"]);
-        let named = ("access-control-expose-headers", "etag , Idempotent-Replayed");
+        let named = (
+            "access-control-expose-headers",
+            "etag , Idempotent-Replayed",
+        );
         assert_eq!(mark(&origin, &[named]), ["etag , Idempotent-Replayed"]);
     }
 

@@ -299,6 +299,15 @@ pub enum Step<T> {
 
 type Later<T> = Pin<Box<dyn Future<Output = (Parts, Result<T, KeyRejection>)> + Send>>;
 
+impl<T> fmt::Debug for Step<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready(_) => "Ready(..)",
+            Self::Pending(_) => "Pending(..)",
+        })
+    }
+}
+
 impl<T: Send + 'static> Step<T> {
     fn from_extraction(
         extraction: Extraction,
@@ -409,7 +418,13 @@ impl<K: Source> IdempotencyKey<K, Scoped> {
     ) -> ExtractResult {
         let tenant = tenant?;
         let (kind, operation) = operation(parts);
-        let values = [&*tenant, parts.method.as_str(), kind, operation, key.as_str()];
+        let values = [
+            &*tenant,
+            parts.method.as_str(),
+            kind,
+            operation,
+            key.as_str(),
+        ];
         let lock_key = LockKey::from_values(&self.namespace, values);
         parts.extensions.insert(key);
         Ok(lock_key.into())
@@ -454,5 +469,362 @@ impl<K: fmt::Debug, S: fmt::Debug> fmt::Debug for IdempotencyKey<K, S> {
             .field("namespace", &self.namespace)
             .field("optional", &self.optional)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Request, StatusCode};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::{HeaderKey, from_fn};
+
+    fn head(method: &str, uri: &str, keys: &[&[u8]]) -> Parts {
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        let (mut head, ()) = request.into_parts();
+        for key in keys {
+            let key = HeaderValue::from_bytes(key).unwrap();
+            head.headers.append("idempotency-key", key);
+        }
+        head
+    }
+
+    fn post(key: &str) -> Parts {
+        head("POST", "/orders", &[key.as_bytes()])
+    }
+
+    fn extract(key: &impl ScopedKey, mut parts: Parts) -> ExtractResult {
+        match key.extract(&mut parts) {
+            Extraction::Ready(result) => result,
+            Extraction::Pending(_) => panic!("it waits"),
+        }
+    }
+
+    fn one(key: &impl ScopedKey, parts: Parts) -> LockKey {
+        match extract(key, parts) {
+            Ok(LockKeys::One(key)) => key,
+            other => panic!("not one key: {other:?}"),
+        }
+    }
+
+    #[derive(Clone)]
+    struct Tenant(String);
+
+    fn tenant(parts: &Parts) -> Option<LockKey> {
+        let tenant = parts.extensions.get::<Tenant>()?;
+        Some(LockKey::new("tenant", &tenant.0))
+    }
+
+    fn of_tenant(mut parts: Parts, tenant: &str) -> Parts {
+        parts.extensions.insert(Tenant(tenant.into()));
+        parts
+    }
+
+    /// Waits once, then is another extractor.
+    struct Late<E>(Arc<E>);
+
+    impl<E: KeyExtractor> KeyExtractor for Late<E> {
+        fn extract(&self, parts: &mut Parts) -> Extraction {
+            let (extractor, mut parts) = (self.0.clone(), parts.clone());
+            Extraction::Pending(Box::pin(async move {
+                tokio::task::yield_now().await;
+                let Extraction::Ready(result) = extractor.extract(&mut parts) else {
+                    panic!("it waits twice");
+                };
+                (parts, result)
+            }))
+        }
+    }
+
+    #[test]
+    fn a_request_is_known_by_namespace_tenant_method_path_and_key() {
+        let global = IdempotencyKey::header().global_keys();
+        let scoped = IdempotencyKey::header().scoped_by(tenant);
+        let other_namespace = global.clone().with_namespace("checkout");
+        let keys = [
+            one(&global, post("abc")),
+            one(&global, post("ABC")),
+            one(&global, head("PATCH", "/orders", &[b"abc"])),
+            one(&global, head("POST", "/orders/", &[b"abc"])),
+            one(&other_namespace, post("abc")),
+            one(&scoped, of_tenant(post("abc"), "a")),
+            one(&scoped, of_tenant(post("abc"), "b")),
+            one(&scoped, of_tenant(post("abc"), "")),
+        ];
+        for (i, key) in keys.iter().enumerate() {
+            assert!(!keys[i + 1..].contains(key), "{i}");
+        }
+        assert_eq!(keys[0].namespace(), "idempotency");
+        assert_eq!(keys[4].namespace(), "checkout");
+        // What does not count.
+        assert_eq!(
+            keys[0],
+            one(&global, head("POST", "/orders?a=b", &[b"\"abc\""]))
+        );
+        assert_eq!(keys[5], one(&scoped, of_tenant(post("\"abc\""), "a")));
+    }
+
+    #[cfg(feature = "axum")]
+    #[tokio::test]
+    async fn one_key_is_one_request_on_a_route_whatever_its_parameters() {
+        use axum::{Router, body::Body, extract::Request, middleware, routing::post};
+        use tower::ServiceExt;
+
+        let key = Arc::new(IdempotencyKey::header().global_keys());
+        let show = middleware::from_fn(move |request: Request, _: middleware::Next| {
+            let key = key.clone();
+            async move { one(&*key, request.into_parts().0).as_str().to_owned() }
+        });
+        let orders = |show| Router::new().route("/{id}", post(async || {}).route_layer(show));
+        let app = Router::new()
+            .nest("/a", orders(show.clone()))
+            .nest("/b", orders(show.clone()))
+            .fallback_service(post(async || {}).layer(show));
+        let get = async |uri: &str| {
+            let request = Request::post(uri).header("idempotency-key", "abc");
+            let response = app.clone().oneshot(request.body(Body::empty()).unwrap());
+            let body = response.await.unwrap().into_body();
+            axum::body::to_bytes(body, 1000).await.unwrap()
+        };
+        assert_eq!(get("/a/1").await, get("/a/2").await);
+        assert_ne!(get("/a/1").await, get("/b/1").await);
+        // Without a route, paths are told apart, and none passes for a route.
+        assert_ne!(get("/c/1").await, get("/c/2").await);
+        let plain = one(
+            &IdempotencyKey::header().global_keys(),
+            head("POST", "/a/{id}", &[b"abc"]),
+        );
+        assert_ne!(get("/a/1").await, plain.as_str());
+    }
+
+    #[test]
+    fn a_request_without_its_key_is_refused_unless_it_may() {
+        let required = IdempotencyKey::header().global_keys();
+        let none = || head("POST", "/", &[]);
+        let error = extract(&required, none()).unwrap_err();
+        assert_eq!(error.to_string(), "missing: header `idempotency-key`");
+        let renamed = required.clone().with_name("X-Request-Token");
+        let error = extract(&renamed, none()).unwrap_err();
+        assert_eq!(error.to_string(), "missing: header `x-request-token`");
+        assert!(
+            extract(&renamed, post("abc")).is_err(),
+            "another header counts"
+        );
+        let optional = required.optional();
+        assert_eq!(extract(&optional, none()).unwrap(), LockKeys::Skip);
+        assert!(
+            extract(&optional, post("")).is_err(),
+            "it is there, and wrong"
+        );
+    }
+
+    #[test]
+    fn a_wrong_header_is_refused_and_told_why() {
+        let key = IdempotencyKey::header()
+            .with_length(2..=10)
+            .global_keys()
+            .optional();
+        let long = [b'a'; 8192];
+        for (keys, what) in [
+            (&[&b"abc"[..], b"abc"][..], "must be sent once"),
+            (&[b"abc, def"], "not a list"),
+            (&[b""], "must not be empty"),
+            (&[b"a"], "must be of 2 to 10 characters"),
+            (&[&long], "must be of 2 to 10 characters"),
+            (&[b"\xff\xff"], "only letters, digits"),
+            (&[b"\"ab"], "not a well-formed string"),
+            (&[b"\"abc\";v=1"], "without parameters"),
+        ] {
+            let error = extract(&key, head("POST", "/", keys)).unwrap_err();
+            assert!(matches!(error, KeyRejection::Invalid { .. }), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("header `idempotency-key` ") && text.contains(what),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_tenant_is_never_all_tenants() {
+        let key = IdempotencyKey::header().scoped_by(tenant);
+        let error = extract(&key, post("abc")).unwrap_err();
+        assert!(
+            matches!(error, KeyRejection::Misconfigured { .. }),
+            "{error}"
+        );
+        let several = IdempotencyKey::header()
+            .scoped_by(|_: &Parts| [LockKey::new("a", 1), LockKey::new("a", 2)]);
+        let error = extract(&several, post("abc")).unwrap_err();
+        assert!(
+            matches!(error, KeyRejection::Misconfigured { .. }),
+            "{error}"
+        );
+        let refusing = IdempotencyKey::header()
+            .scoped_by(|parts: &Parts| tenant(parts).ok_or(StatusCode::UNAUTHORIZED));
+        let error = extract(&refusing, post("abc")).unwrap_err();
+        assert_eq!(error.to_string(), "answered with 401 Unauthorized");
+        assert!(extract(&refusing, of_tenant(post("abc"), "a")).is_ok());
+        // Even a request that needs no key is not asked who it is.
+        assert_eq!(
+            extract(&refusing.optional(), head("POST", "/", &[])).unwrap(),
+            LockKeys::Skip
+        );
+    }
+
+    #[test]
+    fn any_extractor_gives_keys() {
+        let by_header = HeaderKey::new("delivery", "idempotency-key");
+        let key = IdempotencyKey::from_extractor(by_header.clone()).global_keys();
+        assert_eq!(one(&key, post("abc")), one(&key, post("abc")));
+        assert_ne!(one(&key, post("abc")), one(&key, post("abd")));
+        assert!(extract(&key, post("a b")).is_err());
+
+        let absent = IdempotencyKey::from_extractor(by_header.optional()).global_keys();
+        let none = || head("POST", "/", &[]);
+        let error = extract(&absent, none()).unwrap_err();
+        assert_eq!(error.to_string(), "missing: idempotency key");
+        assert_eq!(extract(&absent.optional(), none()).unwrap(), LockKeys::Skip);
+
+        let several = IdempotencyKey::from_extractor(|_: &Parts| {
+            vec![LockKey::new("a", 1), LockKey::new("a", 2)]
+        });
+        let error = extract(&several.global_keys(), none()).unwrap_err();
+        assert!(
+            matches!(error, KeyRejection::Misconfigured { .. }),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn extractors_that_wait_give_the_same_and_the_head_back() {
+        let late_key = || Late(Arc::new(HeaderKey::new("delivery", "idempotency-key")));
+        let late_tenant = || Late(Arc::new(from_fn(tenant)));
+        let at_once = IdempotencyKey::from_extractor(HeaderKey::new("delivery", "idempotency-key"))
+            .scoped_by(tenant);
+        let expected = one(&at_once, of_tenant(post("abc"), "a"));
+        let keys: [Box<dyn KeyExtractor>; 3] = [
+            Box::new(IdempotencyKey::from_extractor(late_key()).scoped_by(tenant)),
+            Box::new(IdempotencyKey::from_extractor(late_key()).scoped_by(late_tenant())),
+            Box::new(
+                IdempotencyKey::from_extractor(HeaderKey::new("delivery", "idempotency-key"))
+                    .scoped_by(late_tenant()),
+            ),
+        ];
+        for key in keys {
+            let mut parts = of_tenant(post("abc"), "a");
+            let Extraction::Pending(later) = key.extract(&mut parts) else {
+                panic!("it does not wait");
+            };
+            let (parts, result) = later.await;
+            assert_eq!(result.unwrap(), LockKeys::One(expected.clone()));
+            assert_eq!(parts.uri, "/orders");
+            assert!(parts.extensions.get::<ClientKey>().is_some());
+        }
+    }
+
+    #[test]
+    fn the_handler_finds_the_clients_key() {
+        let key = IdempotencyKey::header().global_keys();
+        let mut parts = post("\"a \\\"b\\\"\"");
+        let _ = key.extract(&mut parts);
+        let found = parts.extensions.get::<ClientKey>().unwrap();
+        assert_eq!(found.as_str(), "a \"b\"");
+        assert_eq!(format!("{found:?}"), "ClientKey { .. }");
+    }
+
+    #[test]
+    fn debug_tells_the_setting() {
+        let key = IdempotencyKey::header().scoped_by(tenant);
+        let text = format!("{key:?}");
+        assert!(
+            text.contains("idempotency-key") && text.contains("Scoped"),
+            "{text}"
+        );
+        let global = format!("{:?}", IdempotencyKey::header().global_keys());
+        assert!(global.contains("Global"), "{global}");
+    }
+
+    #[test]
+    fn wrong_settings_panic() {
+        type Wrong = fn();
+        let wrong: [(Wrong, &str); 6] = [
+            (
+                || drop(IdempotencyKey::header().with_name("a b")),
+                "not the name of a header",
+            ),
+            (
+                || drop(IdempotencyKey::header().with_length(0..=9)),
+                "is 0..=9, accepted",
+            ),
+            (
+                || drop(IdempotencyKey::header().with_length(1..=256)),
+                "is 1..=256, accepted",
+            ),
+            #[expect(clippy::reversed_empty_ranges, reason = "this is the mistake")]
+            (
+                || drop(IdempotencyKey::header().with_length(9..=8)),
+                "is 9..=8, accepted",
+            ),
+            (
+                || drop(IdempotencyKey::header().with_namespace("")),
+                "is not usable",
+            ),
+            (
+                || drop(IdempotencyKey::header().with_namespace("a:b")),
+                "is not usable",
+            ),
+        ];
+        for (wrong, what) in wrong {
+            let panic = std::panic::catch_unwind(wrong).unwrap_err();
+            let text = panic.downcast_ref::<String>().unwrap();
+            assert!(text.contains(what), "{text}");
+        }
+    }
+
+    /// Tenant, method, path, key.
+    type Request4 = (Option<String>, String, String, String);
+
+    /// Texts that look like parts of the canonical form.
+    fn any_request() -> impl Strategy<Value = Request4> {
+        let part = "[a1.:;#%{} ]{0,3}";
+        (
+            proptest::option::of(part),
+            "[A1]{1,2}",
+            "/[a1.:;/]{0,3}",
+            "[a1.:;#%{} ]{1,3}",
+        )
+    }
+
+    fn key_of((tenant_of, method, path, key): &Request4) -> LockKey {
+        let quoted = format!("\"{key}\"");
+        let parts = head(method, path, &[quoted.as_bytes()]);
+        match tenant_of {
+            None => one(&IdempotencyKey::header().global_keys(), parts),
+            Some(name) => one(
+                &IdempotencyKey::header().scoped_by(tenant),
+                of_tenant(parts, name),
+            ),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn different_requests_never_meet(a in any_request(), b in any_request()) {
+            prop_assert_eq!(key_of(&a) == key_of(&b), a == b);
+        }
+
+        #[test]
+        fn nothing_moves_from_tenant_to_key(
+            text in "[a1.:;#%{} ]{2,8}", cut in 1usize..7, path in "/[a1]{0,2}",
+        ) {
+            // The same characters, divided otherwise between the client and its tenant.
+            let cut = cut.min(text.len() - 1);
+            let whole = (Some(String::new()), "POST".into(), path.clone(), text.clone());
+            let (tenant, key) = text.split_at(cut);
+            let divided = (Some(tenant.to_owned()), "POST".into(), path, key.to_owned());
+            prop_assert_ne!(key_of(&whole), key_of(&divided));
+        }
     }
 }

@@ -350,7 +350,9 @@ mod tests {
 
     fn check(policy: &IdempotencyPolicy) -> Result<(), String> {
         let capabilities = LockBackend::capabilities(&MemoryBackend::new());
-        policy.check(&capabilities, false).map_err(|error| error.to_string())
+        policy
+            .check(&capabilities, false)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -408,7 +410,10 @@ mod tests {
         assert_eq!(policy.on_crash(), OnCrash::Refuse);
         assert_eq!(policy.unreplayable(), Unreplayable::Release);
         assert_eq!(policy.fingerprint(), &FingerprintOf::json_fields(["/a"]));
-        assert_eq!(policy.stored_headers(), &StoredHeaders::new().without(["x-a"]));
+        assert_eq!(
+            policy.stored_headers(),
+            &StoredHeaders::new().without(["x-a"])
+        );
         assert_eq!(policy.max_response(), 7);
     }
 
@@ -416,12 +421,27 @@ mod tests {
     fn each_error_names_its_knob_and_what_is_accepted() {
         let new = IdempotencyPolicy::new;
         let table = [
-            (new().with_ttl(SECOND / 1000), "ttl is 1ms, accepted is 50ms to"),
+            (
+                new().with_ttl(SECOND / 1000),
+                "ttl is 1ms, accepted is 50ms to",
+            ),
             (new().with_max_waiters(0), "max_waiters is 0"),
-            (new().with_record_ttl(Duration::ZERO), "record_ttl is 0ns, accepted is 50ms to"),
-            (new().with_record_ttl(MAX_TTL + SECOND), "record_ttl is 31622401s, accepted is"),
-            (new().with_record_ttl(29 * SECOND), "record_ttl is 29s, accepted is the lease's ttl, 30s"),
-            (new().with_max_response(MAX_BYTES + 1), "max_response is 67108865 bytes"),
+            (
+                new().with_record_ttl(Duration::ZERO),
+                "record_ttl is 0ns, accepted is 50ms to",
+            ),
+            (
+                new().with_record_ttl(MAX_TTL + SECOND),
+                "record_ttl is 31622401s, accepted is",
+            ),
+            (
+                new().with_record_ttl(29 * SECOND),
+                "record_ttl is 29s, accepted is the lease's ttl, 30s",
+            ),
+            (
+                new().with_max_response(MAX_BYTES + 1),
+                "max_response is 67108865 bytes",
+            ),
             (
                 new().with_fingerprint(FingerprintOf::body().with_max_body(usize::MAX)),
                 "max_body is 18446744073709551615 bytes",
@@ -431,7 +451,10 @@ mod tests {
             let error = check(&policy).unwrap_err();
             assert!(error.contains(text), "{error}");
         }
-        let short = new().with_ttl(MIN_TTL).with_record_ttl(MIN_TTL).with_max_response(0);
+        let short = new()
+            .with_ttl(MIN_TTL)
+            .with_record_ttl(MIN_TTL)
+            .with_max_response(0);
         assert_eq!(check(&short), Ok(()));
         assert_eq!(check(&new().with_record_ttl(MAX_TTL)), Ok(()));
     }
@@ -443,8 +466,14 @@ mod tests {
         let day = policy.record_ttl();
         assert!(error(37, day).contains("37 bytes, accepted are 38 or more"));
         let message = error(1000, day);
-        assert!(message.contains("max_response is 1048576 bytes, accepted are up to 1000"), "{message}");
+        assert!(
+            message.contains("max_response is 1048576 bytes, accepted are up to 1000"),
+            "{message}"
+        );
         let message = error(1 << 20, SECOND);
-        assert!(message.contains("record_ttl is 86400s, accepted is up to 1s"), "{message}");
+        assert!(
+            message.contains("record_ttl is 86400s, accepted is up to 1s"),
+            "{message}"
+        );
     }
 }

@@ -135,7 +135,12 @@ mod tests {
         Stored::new(print(1), outcome.clone()).encode()
     }
 
-    fn meet(policy: &IdempotencyPolicy, print: Fingerprint, record: Bytes, holder: Holder) -> Repeat {
+    fn meet(
+        policy: &IdempotencyPolicy,
+        print: Fingerprint,
+        record: Bytes,
+        holder: Holder,
+    ) -> Repeat {
         policy.meet(&LockKey::new("idempotency", "abc"), print, record, holder)
     }
 

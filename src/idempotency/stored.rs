@@ -271,7 +271,8 @@ mod tests {
     }
 
     fn example() -> Stored {
-        let mut stored = StoredResponse::new(StatusCode::CREATED, Bytes::from_static(b"\0body\xff"));
+        let mut stored =
+            StoredResponse::new(StatusCode::CREATED, Bytes::from_static(b"\0body\xff"));
         let headers = &mut stored.headers;
         headers.append("link", HeaderValue::from_static("</a>"));
         headers.append("location", HeaderValue::from_static("/orders/42"));
@@ -297,7 +298,12 @@ mod tests {
         expected.extend([7; 32]);
         expected.extend([0, 204]);
         let status = StatusCode::NO_CONTENT;
-        let tombstone = Stored::new(PRINT, StoredOutcome::Tombstone { original_status: status });
+        let tombstone = Stored::new(
+            PRINT,
+            StoredOutcome::Tombstone {
+                original_status: status,
+            },
+        );
         assert_eq!(tombstone.encode(), expected);
         assert_eq!(expected.len(), Stored::MIN_BYTES);
 
@@ -313,8 +319,10 @@ mod tests {
 
     #[test]
     fn order_values_and_marks_come_back() {
-        let Ok(Stored { outcome: StoredOutcome::Response(back), .. }) =
-            Stored::decode(example().encode())
+        let Ok(Stored {
+            outcome: StoredOutcome::Response(back),
+            ..
+        }) = Stored::decode(example().encode())
         else {
             panic!("not a response");
         };
@@ -346,7 +354,11 @@ mod tests {
         for stored in [begun(), example()] {
             let bytes = stored.encode();
             for end in 2..bytes.len() {
-                assert_eq!(Stored::decode(bytes.slice(..end)), Err(StoredError::Corrupt), "{end}");
+                assert_eq!(
+                    Stored::decode(bytes.slice(..end)),
+                    Err(StoredError::Corrupt),
+                    "{end}"
+                );
             }
             let more = [&bytes[..], b"\0"].concat();
             assert_eq!(Stored::decode(more.into()), Err(StoredError::Corrupt));

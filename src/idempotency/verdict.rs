@@ -89,9 +89,11 @@ mod tests {
 
     fn call(content_type: &'static str, status: Option<&'static str>) -> Parts {
         let mut head = head(200);
-        head.headers.insert("content-type", HeaderValue::from_static(content_type));
+        head.headers
+            .insert("content-type", HeaderValue::from_static(content_type));
         if let Some(status) = status {
-            head.headers.insert("grpc-status", HeaderValue::from_static(status));
+            head.headers
+                .insert("grpc-status", HeaderValue::from_static(status));
         }
         head
     }
@@ -128,8 +130,16 @@ mod tests {
         assert_eq!(judge(500, Keep::For(minute)), Verdict::Store(minute));
         assert_eq!(judge(101, Keep::For(minute)), Verdict::Forget);
         // Within what a policy accepts.
-        let Verdict::Store(longest) = judge(200, Keep::For(Duration::MAX)) else { panic!() };
-        assert!(policy.clone().with_record_ttl(longest).check_records(usize::MAX, longest).is_ok());
+        let Verdict::Store(longest) = judge(200, Keep::For(Duration::MAX)) else {
+            panic!()
+        };
+        assert!(
+            policy
+                .clone()
+                .with_record_ttl(longest)
+                .check_records(usize::MAX, longest)
+                .is_ok()
+        );
         let Verdict::Store(shortest) = judge(200, Keep::For(Duration::from_nanos(1))) else {
             panic!()
         };
@@ -160,7 +170,11 @@ mod tests {
             (Some("nonsense"), Verdict::Forget),
             (None, Verdict::ByTrailers),
         ] {
-            assert_eq!(policy.judge(&call("application/grpc+proto", status)), verdict, "{status:?}");
+            assert_eq!(
+                policy.judge(&call("application/grpc+proto", status)),
+                verdict,
+                "{status:?}"
+            );
         }
         let trailers = |status| {
             HeaderMap::from_iter([(
@@ -168,9 +182,18 @@ mod tests {
                 HeaderValue::from_static(status),
             )])
         };
-        assert_eq!(policy.judge_trailers(Some(&trailers("0"))), Verdict::Store(TTL));
-        assert_eq!(policy.judge_trailers(Some(&trailers("13"))), Verdict::Forget);
-        assert_eq!(policy.judge_trailers(Some(&HeaderMap::new())), Verdict::Forget);
+        assert_eq!(
+            policy.judge_trailers(Some(&trailers("0"))),
+            Verdict::Store(TTL)
+        );
+        assert_eq!(
+            policy.judge_trailers(Some(&trailers("13"))),
+            Verdict::Forget
+        );
+        assert_eq!(
+            policy.judge_trailers(Some(&HeaderMap::new())),
+            Verdict::Forget
+        );
         assert_eq!(policy.judge_trailers(None), Verdict::Forget);
         // Its status is within the body.
         let web = call("application/grpc-web+proto", None);

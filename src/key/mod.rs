@@ -86,10 +86,6 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use http::request::Parts;
 
-pub(crate) use self::{
-    body::{is_json, is_pointer},
-    lock_key::check_namespace,
-};
 pub use self::{
     body::JsonKey,
     from_fn::{BodyFromFn, FromFn, body_from_fn, from_fn},
@@ -97,6 +93,10 @@ pub use self::{
     lock_key::LockKey,
     lock_keys::{IntoLockKeys, LockKeys},
     rejection::{KeyRejection, OwnResponse},
+};
+pub(crate) use self::{
+    body::{is_json, is_pointer},
+    lock_key::check_namespace,
 };
 #[cfg(feature = "axum")]
 pub use self::{

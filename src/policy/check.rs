@@ -137,7 +137,12 @@ impl LockPolicy {
 /// # Errors
 ///
 /// A [`ConfigError`] that names the setting, its value and the bounds.
-pub(crate) fn within(what: &str, value: Duration, min: Duration, max: Duration) -> Result<(), ConfigError> {
+pub(crate) fn within(
+    what: &str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) {
         Ok(())
     } else {
