@@ -250,7 +250,7 @@ mod tests {
             ("x-one", "1"),
             ("x-two", "2"),
             ("x-three", "3"),
-            ("connection", "x-two,, ,é"),
+            ("connection", "x-two,, ,not a name"),
             ("close", "a header of this name"),
         ]);
         assert_eq!(names(&StoredHeaders::new().select(&headers)), ["x-three"]);
@@ -327,7 +327,8 @@ mod tests {
             }
             let rule = StoredHeaders::new();
             let once = rule.select(&headers);
-            prop_assert_eq!(rule.select(&once).iter().collect::<Vec<_>>(), once.iter().collect::<Vec<_>>());
+            let twice = rule.select(&once);
+            prop_assert!(twice.iter().eq(once.iter()));
             let kept: Vec<_> = headers.iter().filter(|(name, _)| once.contains_key(*name)).collect();
             prop_assert_eq!(once.iter().collect::<Vec<_>>(), kept);
         }
