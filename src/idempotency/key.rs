@@ -1,17 +1,14 @@
 //! Where the idempotency key of a request is, and whom it belongs to.
 
-use std::{fmt, future::Future, ops::RangeInclusive, pin::Pin, sync::Arc};
+use std::{fmt, ops::RangeInclusive, sync::Arc};
 
-use http::{HeaderName, request::Parts};
+use http::HeaderName;
 
 use super::{
-    client_key::{self, ClientKey},
-    place::operation,
+    find::{Sealed, Source},
     source::IntoKeyExtractor,
 };
-use crate::key::{
-    ExtractResult, Extraction, KeyExtractor, KeyRejection, LockKey, LockKeys, check_namespace,
-};
+use crate::key::{KeyExtractor, check_namespace};
 
 const DEFAULT_NAME: HeaderName = HeaderName::from_static("idempotency-key");
 const DEFAULT_NAMESPACE: &str = "idempotency";
@@ -56,7 +53,7 @@ const MAX_LENGTH: usize = 255;
 ///
 /// # The lock key
 ///
-/// A request is known by these together; its record and its lock stand under a [`LockKey`] of them:
+/// A request is known by these together; its record and its lock stand under a [`LockKey`](crate::LockKey) of them:
 ///
 /// | part | from |
 /// |---|---|
@@ -74,22 +71,22 @@ const MAX_LENGTH: usize = 255;
 #[must_use = "a key does nothing until a layer takes it"]
 #[derive(Clone)]
 pub struct IdempotencyKey<K = FromHeader, S = Unscoped> {
-    source: K,
-    scope: S,
-    namespace: Box<str>,
-    optional: bool,
+    pub(super) source: K,
+    pub(super) scope: S,
+    pub(super) namespace: Box<str>,
+    pub(super) optional: bool,
 }
 
 /// A key from a header; see [`IdempotencyKey::header`].
 #[derive(Clone, Debug)]
 pub struct FromHeader {
-    name: HeaderName,
-    length: RangeInclusive<usize>,
+    pub(super) name: HeaderName,
+    pub(super) length: RangeInclusive<usize>,
 }
 
 /// A key from an extractor; see [`IdempotencyKey::from_extractor`].
 #[derive(Clone)]
-pub struct FromExtractor(Arc<dyn KeyExtractor>);
+pub struct FromExtractor(pub(super) Arc<dyn KeyExtractor>);
 
 /// It is not said yet whose the keys are.
 #[derive(Clone, Copy, Debug)]
@@ -97,19 +94,19 @@ pub struct Unscoped;
 
 /// It is said whose the keys are.
 #[derive(Clone)]
-pub struct Scoped(Option<Arc<dyn KeyExtractor>>);
+pub struct Scoped(pub(super) Option<Arc<dyn KeyExtractor>>);
 
 /// An [`IdempotencyKey`] of which it is said whose the keys are.
 ///
-/// Its [`KeyExtractor::extract`] gives one [`LockKey`], or [`LockKeys::Skip`] for a request without
-/// a key where that is allowed, and puts the [`ClientKey`] into the request's extensions.
+/// Its [`KeyExtractor::extract`] gives one [`LockKey`](crate::LockKey), or [`LockKeys::Skip`](crate::key::LockKeys::Skip) for a request without
+/// a key where that is allowed, and puts the [`ClientKey`](super::ClientKey) into the request's extensions.
 #[diagnostic::on_unimplemented(
     message = "it is not said whose idempotency keys these are",
     label = "an idempotency key without a scope",
     note = "add `.scoped_by(|parts: &Parts| ..)` with what your authentication knows of the client, so that no client gets the response of another",
     note = "or `.global_keys()`, where one client is all there is"
 )]
-pub trait ScopedKey: KeyExtractor + sealed::Sealed {}
+pub trait ScopedKey: KeyExtractor + Sealed {}
 
 impl<K: Source> ScopedKey for IdempotencyKey<K, Scoped> {}
 
@@ -144,7 +141,7 @@ impl IdempotencyKey {
 impl IdempotencyKey<FromExtractor> {
     /// A key from any [`KeyExtractor`], or a closure that [`from_fn`](crate::key::from_fn) takes.
     ///
-    /// It must give one key; [`LockKeys::Skip`] is an absent key, and several are answered with
+    /// It must give one key; [`LockKeys::Skip`](crate::key::LockKeys::Skip) is an absent key, and several are answered with
     /// 500 `lock-misconfigured`. Its rejections are the answer. What it derives a key from must be
     /// the same when a client repeats a request, and another for every new one.
     ///
@@ -224,7 +221,7 @@ impl<K> IdempotencyKey<K, Unscoped> {
     /// |---|---|
     /// | one key | is of this tenant |
     /// | none | is answered with 500 `lock-misconfigured`, and never shares keys with others: return a rejection such as `StatusCode::UNAUTHORIZED` if it can happen |
-    /// | several | the same: their order would not count; use [`LockKey::from_values`] |
+    /// | several | the same: their order would not count; use [`LockKey::from_values`](crate::LockKey::from_values) |
     /// | a rejection | is answered with it |
     pub fn scoped_by<M>(self, scope: impl IntoKeyExtractor<M>) -> IdempotencyKey<K, Scoped> {
         self.with_scope(Scoped(Some(Arc::new(scope.into_key_extractor()))))
@@ -270,185 +267,6 @@ impl<K, S> IdempotencyKey<K, S> {
     }
 }
 
-/// Where a key is. Implemented by [`FromHeader`] and [`FromExtractor`].
-pub trait Source: sealed::Source {}
-
-impl<T: sealed::Source> Source for T {}
-
-mod sealed {
-    use super::*;
-
-    pub trait Sealed {}
-
-    impl<K: super::Source> Sealed for IdempotencyKey<K, Scoped> {}
-
-    pub trait Source: Clone + fmt::Debug + Send + Sync + 'static {
-        /// The client's key, if there is one.
-        fn find(&self, parts: &mut Parts) -> Step<Option<ClientKey>>;
-
-        /// What a client lacks that has none.
-        fn what(&self) -> String;
-    }
-}
-
-/// As [`Extraction`], of any value: a future owns the head meanwhile.
-pub enum Step<T> {
-    Ready(Result<T, KeyRejection>),
-    Pending(Later<T>),
-}
-
-type Later<T> = Pin<Box<dyn Future<Output = (Parts, Result<T, KeyRejection>)> + Send>>;
-
-impl<T> fmt::Debug for Step<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ready(_) => "Ready(..)",
-            Self::Pending(_) => "Pending(..)",
-        })
-    }
-}
-
-impl<T: Send + 'static> Step<T> {
-    fn from_extraction(
-        extraction: Extraction,
-        read: impl FnOnce(ExtractResult) -> Result<T, KeyRejection> + Send + 'static,
-    ) -> Self {
-        match extraction {
-            Extraction::Ready(result) => Self::Ready(read(result)),
-            Extraction::Pending(later) => Self::Pending(Box::pin(async move {
-                let (parts, result) = later.await;
-                (parts, read(result))
-            })),
-        }
-    }
-}
-
-impl sealed::Source for FromHeader {
-    fn find(&self, parts: &mut Parts) -> Step<Option<ClientKey>> {
-        let mut values = parts.headers.get_all(&self.name).iter();
-        Step::Ready(match (values.next(), values.next()) {
-            (None, _) => Ok(None),
-            (Some(_), Some(_)) => Err(self.invalid("must be sent once")),
-            (Some(value), None) => client_key::parse(value.as_bytes(), &self.length)
-                .map(Some)
-                .map_err(|what| self.invalid(&what)),
-        })
-    }
-
-    fn what(&self) -> String {
-        format!("header `{}`", self.name)
-    }
-}
-
-impl FromHeader {
-    fn invalid(&self, what: &str) -> KeyRejection {
-        KeyRejection::invalid(format!("header `{}` {what}", self.name))
-    }
-}
-
-impl sealed::Source for FromExtractor {
-    fn find(&self, parts: &mut Parts) -> Step<Option<ClientKey>> {
-        Step::from_extraction(self.0.extract(parts), |result| match result? {
-            LockKeys::Skip => Ok(None),
-            LockKeys::One(key) => Ok(Some(ClientKey::new(key.as_str()))),
-            LockKeys::Many(_) => Err(KeyRejection::misconfigured(
-                "the extractor of an idempotency key gave several keys: give one, by `LockKey::from_values`",
-            )),
-        })
-    }
-
-    fn what(&self) -> String {
-        "idempotency key".into()
-    }
-}
-
-impl Scoped {
-    /// The tenant; empty without a scope, which no tenant is.
-    fn find(&self, parts: &mut Parts) -> Step<String> {
-        let Some(scope) = &self.0 else {
-            return Step::Ready(Ok(String::new()));
-        };
-        Step::from_extraction(scope.extract(parts), |result| match result? {
-            LockKeys::One(tenant) => Ok(tenant.as_str().to_owned()),
-            LockKeys::Skip => Err(KeyRejection::misconfigured(
-                "the scope of an idempotency key gave none: put the layer inside of the \
-                 authentication, or reject such requests in the scope",
-            )),
-            LockKeys::Many(_) => Err(KeyRejection::misconfigured(
-                "the scope of an idempotency key gave several keys: give one, by `LockKey::from_values`",
-            )),
-        })
-    }
-}
-
-impl<K: Source> IdempotencyKey<K, Scoped> {
-    fn absent(&self) -> ExtractResult {
-        if self.optional {
-            Ok(LockKeys::Skip)
-        } else {
-            Err(KeyRejection::missing(self.source.what()))
-        }
-    }
-
-    /// The second half: the key is known, its tenant is not.
-    fn scope(&self, parts: &mut Parts, key: Result<Option<ClientKey>, KeyRejection>) -> Extraction {
-        let key = match key {
-            Ok(Some(key)) => key,
-            Ok(None) => return Extraction::Ready(self.absent()),
-            Err(rejection) => return Extraction::Ready(Err(rejection)),
-        };
-        match self.scope.find(parts) {
-            Step::Ready(tenant) => Extraction::Ready(self.finish(parts, tenant, key)),
-            Step::Pending(later) => {
-                let this = self.clone();
-                Extraction::Pending(Box::pin(async move {
-                    let (mut parts, tenant) = later.await;
-                    let result = this.finish(&mut parts, tenant, key);
-                    (parts, result)
-                }))
-            }
-        }
-    }
-
-    fn finish(
-        &self,
-        parts: &mut Parts,
-        tenant: Result<String, KeyRejection>,
-        key: ClientKey,
-    ) -> ExtractResult {
-        let tenant = tenant?;
-        let (kind, operation) = operation(parts);
-        let values = [
-            &*tenant,
-            parts.method.as_str(),
-            kind,
-            operation,
-            key.as_str(),
-        ];
-        let lock_key = LockKey::from_values(&self.namespace, values);
-        parts.extensions.insert(key);
-        Ok(lock_key.into())
-    }
-}
-
-impl<K: Source> KeyExtractor for IdempotencyKey<K, Scoped> {
-    fn extract(&self, parts: &mut Parts) -> Extraction {
-        match self.source.find(parts) {
-            Step::Ready(key) => self.scope(parts, key),
-            Step::Pending(later) => {
-                let this = self.clone();
-                Extraction::Pending(Box::pin(async move {
-                    let (mut parts, key) = later.await;
-                    match this.scope(&mut parts, key) {
-                        Extraction::Ready(result) => (parts, result),
-                        Extraction::Pending(later) => later.await,
-                    }
-                }))
-            }
-        }
-    }
-}
-
 impl fmt::Debug for FromExtractor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FromExtractor")
@@ -474,11 +292,14 @@ impl<K: fmt::Debug, S: fmt::Debug> fmt::Debug for IdempotencyKey<K, S> {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, Request, StatusCode};
+    use http::{HeaderValue, Request, StatusCode, request::Parts};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::{HeaderKey, from_fn};
+    use crate::{
+        idempotency::ClientKey,
+        key::{ExtractResult, Extraction, HeaderKey, KeyRejection, LockKey, LockKeys, from_fn},
+    };
 
     fn head(method: &str, uri: &str, keys: &[&[u8]]) -> Parts {
         let request = Request::builder().method(method).uri(uri).body(()).unwrap();

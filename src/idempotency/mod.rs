@@ -29,6 +29,7 @@
 mod client_key;
 mod codec;
 mod content_type;
+mod find;
 mod fingerprint;
 mod headers;
 mod key;

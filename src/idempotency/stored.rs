@@ -81,7 +81,7 @@ pub struct StoredResponse {
     /// Every byte of the body.
     pub body: Bytes,
     /// The trailers, if there were any; gRPC has its status there.
-    pub trailers: Option<HeaderMap>,
+    pub trailers: Option<Box<HeaderMap>>,
 }
 
 impl StoredResponse {
@@ -102,7 +102,7 @@ impl fmt::Debug for StoredResponse {
             .field("status", &self.status)
             .field("headers", &self.headers.len())
             .field("body_bytes", &self.body.len())
-            .field("trailers", &self.trailers.as_ref().map(HeaderMap::len))
+            .field("trailers", &self.trailers.as_deref().map(HeaderMap::len))
             .finish()
     }
 }
@@ -169,7 +169,7 @@ impl Stored {
             };
             headers.iter().map(each).sum::<usize>()
         };
-        let trailers = response.trailers.as_ref().map_or(0, size);
+        let trailers = response.trailers.as_deref().map_or(0, size);
         Self::MIN_BYTES + 32 + size(&response.headers) + response.body.len() + trailers
     }
 
@@ -205,7 +205,7 @@ impl Stored {
                 headers: reader.headers()?,
                 body: reader.part()?,
                 trailers: match kind {
-                    RESPONSE_WITH_TRAILERS => Some(reader.headers()?),
+                    RESPONSE_WITH_TRAILERS => Some(Box::new(reader.headers()?)),
                     _ => None,
                 },
             }),
@@ -283,7 +283,7 @@ mod tests {
         headers.append("x-token", token);
         let mut trailers = HeaderMap::new();
         trailers.append("grpc-status", HeaderValue::from_static("0"));
-        stored.trailers = Some(trailers);
+        stored.trailers = Some(Box::new(trailers));
         response(stored)
     }
 
@@ -421,7 +421,7 @@ mod tests {
                         status,
                         headers,
                         body: body.into(),
-                        trailers,
+                        trailers: trailers.map(Box::new),
                     })
                 }),
         ];
