@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, ops::RangeInclusive, sync::Arc};
 
 /// The idempotency key of a request as its client chose it, in the extensions of every request
 /// that has one. Of a key by [`IdempotencyKey::from_extractor`](super::IdempotencyKey::from_extractor)
-/// it is the canonical form of the extractor's key.
+/// it is the canonical form of the extractor's key. Handlers of axum take `Extension<ClientKey>`.
 ///
 /// Pass it on to whoever is called for this request and knows idempotency keys of its own, such as
 /// a payment provider: then a run that is repeated after a crash takes effect once there too. It is

@@ -95,7 +95,8 @@ impl FingerprintOf {
     }
 
     /// The fields of a JSON body that these JSON pointers (RFC 6901) name, such as `/order/id`, in
-    /// whatever order. For clients that put a time or a signature into each attempt.
+    /// whatever order; `""` is the whole document. For clients that put a time or a signature into
+    /// each attempt.
     ///
     /// White space, the order of an object's fields and how a number is written (`100`, `1e2`) do
     /// not count. A field that is absent is not `null`; of one that occurs twice the last counts.

@@ -82,7 +82,7 @@ pub enum OnCrash {
 }
 
 /// What becomes of a request whose response should be stored and cannot be: it is longer than the
-/// policy or the store takes, it was a stream that broke off, or it changed the protocol.
+/// policy or the store takes, or its body broke off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unreplayable {
