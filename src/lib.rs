@@ -10,6 +10,7 @@ pub mod error;
 #[cfg(feature = "axum")]
 mod extract;
 pub mod guide;
+pub mod idempotency;
 pub mod key;
 mod layer;
 pub mod lease;
@@ -38,6 +39,7 @@ pub use self::extract::LockRejection;
 pub use self::{
     backend::{LockBackend, MemoryBackend, Mode},
     error::{BackendError, BackendErrorKind, BoxError, ConfigError},
+    idempotency::{IdempotencyKey, IdempotencyPolicy},
     key::{KeyExtractor, LockKey},
     lease::{FencingToken, Lease, Loss, OwnerToken},
 };
@@ -61,6 +63,8 @@ const _: () = {
     send_sync_unpin::<LockLayer>();
     send_sync_unpin::<LockLayer<FromBody>>();
     send_sync_unpin::<LockPolicy>();
+    send_sync_unpin::<IdempotencyKey>();
+    send_sync_unpin::<IdempotencyPolicy>();
     send_sync_unpin::<LockKey>();
     send_sync_unpin::<FencingToken>();
     send_sync_unpin::<OwnerToken>();

@@ -138,7 +138,7 @@ impl BodyKeyExtractor for JsonKey {
 }
 
 /// RFC 6901, section 3.
-fn is_pointer(pointer: &str) -> bool {
+pub(crate) fn is_pointer(pointer: &str) -> bool {
     let escapes_right = pointer
         .split('~')
         .skip(1)
@@ -146,7 +146,8 @@ fn is_pointer(pointer: &str) -> bool {
     escapes_right && (pointer.is_empty() || pointer.starts_with('/'))
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+/// Whether the one `content-type` says JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (types.next(), types.next()) else {
         return false;

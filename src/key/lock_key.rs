@@ -221,7 +221,7 @@ fn stands_plain(byte: u8) -> bool {
 /// The namespace of a ready-made extractor: a wrong one is a mistake of the caller of the
 /// constructor, at whose line this panics.
 #[track_caller]
-pub(super) fn check_namespace(namespace: &str) -> Box<str> {
+pub(crate) fn check_namespace(namespace: &str) -> Box<str> {
     assert!(
         is_namespace(namespace),
         "the namespace {namespace:?} of a lock key is not usable: \

@@ -94,6 +94,10 @@ pub use self::{
     lock_keys::{IntoLockKeys, LockKeys},
     rejection::{KeyRejection, OwnResponse},
 };
+pub(crate) use self::{
+    body::{is_json, is_pointer},
+    lock_key::check_namespace,
+};
 #[cfg(feature = "axum")]
 pub use self::{
     extractors::{ExtractorFn, FromExtractors, from_extractors, from_extractors_with_state},

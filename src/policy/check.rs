@@ -132,7 +132,17 @@ impl LockPolicy {
     }
 }
 
-fn within(what: &str, value: Duration, min: Duration, max: Duration) -> Result<(), ConfigError> {
+/// Checks one setting against its bounds, both of which are accepted.
+///
+/// # Errors
+///
+/// A [`ConfigError`] that names the setting, its value and the bounds.
+pub(crate) fn within(
+    what: &str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), ConfigError> {
     if (min..=max).contains(&value) {
         Ok(())
     } else {

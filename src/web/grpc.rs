@@ -42,6 +42,20 @@ pub(crate) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
     .map(|(_, answer)| HeaderValue::from_static(answer))
 }
 
+/// Whether a response is one of gRPC whose status is in its headers or trailers. That of gRPC-web
+/// is within its body.
+pub(crate) fn is_call(headers: &HeaderMap) -> bool {
+    content_type(headers).is_some_and(|answer| answer == "application/grpc")
+}
+
+/// The `grpc-status` of a response's headers or trailers; of one that is no number, `UNKNOWN`.
+pub(crate) fn status(headers: &HeaderMap) -> Option<u16> {
+    const UNKNOWN: u16 = 2;
+    let value = headers.get(GRPC_STATUS)?;
+    let code = value.to_str().ok().and_then(|text| text.parse().ok());
+    Some(code.unwrap_or(UNKNOWN))
+}
+
 /// The response that carries this refusal to a gRPC client: the head only, with the status in it,
 /// and the refusal in its extensions.
 pub(crate) fn render(refusal: Refusal, content_type: HeaderValue) -> Response<Bytes> {
@@ -76,18 +90,22 @@ pub(crate) fn render(refusal: Refusal, content_type: HeaderValue) -> Response<By
 fn code(kind: RefusalKind) -> u16 {
     const UNKNOWN: u16 = 2;
     const INVALID_ARGUMENT: u16 = 3;
+    const ALREADY_EXISTS: u16 = 6;
     const RESOURCE_EXHAUSTED: u16 = 8;
+    const FAILED_PRECONDITION: u16 = 9;
     const ABORTED: u16 = 10;
     const INTERNAL: u16 = 13;
     const UNAVAILABLE: u16 = 14;
     match kind {
         RefusalKind::KeyMissing | RefusalKind::KeyInvalid => INVALID_ARGUMENT,
         RefusalKind::BodyTooLarge | RefusalKind::TooManyWaiters => RESOURCE_EXHAUSTED,
-        RefusalKind::LockBusy | RefusalKind::LockTimeout => ABORTED,
+        RefusalKind::KeyReused => FAILED_PRECONDITION,
+        RefusalKind::AlreadyCompleted => ALREADY_EXISTS,
+        RefusalKind::InProgress | RefusalKind::LockBusy | RefusalKind::LockTimeout => ABORTED,
         RefusalKind::Overloaded | RefusalKind::Draining | RefusalKind::BackendUnavailable => {
             UNAVAILABLE
         }
-        RefusalKind::LockLost => UNKNOWN,
+        RefusalKind::OutcomeUnknown | RefusalKind::LockLost => UNKNOWN,
         RefusalKind::LockMisconfigured => INTERNAL,
     }
 }
@@ -167,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_code_and_pushback() {
-        let codes = [3, 3, 8, 10, 10, 8, 14, 14, 14, 2, 13];
+        let codes = [3, 3, 8, 9, 10, 6, 2, 10, 10, 8, 14, 14, 14, 2, 13];
         for (kind, code) in RefusalKind::ALL.into_iter().zip(codes) {
             let response = render(
                 Refusal::new(kind, Some("order")),

@@ -82,6 +82,9 @@ pub(crate) fn render(refusal: Refusal, base: &ProblemBase) -> Response<Bytes> {
     if let Some(ms) = retry_ms {
         body.push_str(&format!(r#","retry_after_ms":{ms}"#));
     }
+    if let Some(status) = refusal.original_status() {
+        body.push_str(&format!(r#","original_status":{}"#, status.as_u16()));
+    }
     body.push('}');
 
     let mut response = Response::new(Bytes::from(body));
@@ -177,6 +180,17 @@ mod tests {
                 assert_eq!(seconds, ms.div_ceil(1000));
             }
         }
+    }
+
+    #[test]
+    fn a_completed_request_tells_its_status() {
+        let refusal = Refusal::new(RefusalKind::AlreadyCompleted, None);
+        let plain = render(refusal.clone(), &ProblemBase::default());
+        assert!(parse(&plain).get("original_status").is_none());
+        let refusal = refusal.with_original_status(StatusCode::CREATED);
+        let response = render(refusal, &ProblemBase::default());
+        assert_eq!(response.status(), 409);
+        assert_eq!(parse(&response)["original_status"], 201);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub struct Refusal {
     status: StatusCode,
     retry_after: Option<Duration>,
     namespace: Option<Arc<str>>,
+    original_status: Option<StatusCode>,
     detail: Cow<'static, str>,
 }
 
@@ -39,8 +40,18 @@ pub enum RefusalKind {
     KeyMissing,
     /// It is there and cannot be a key: 400 `key-invalid`.
     KeyInvalid,
-    /// The body is longer than is buffered to find the key: 413 `body-too-large`.
+    /// The body is longer than is buffered to find the key or to compare it: 413 `body-too-large`.
     BodyTooLarge,
+    /// The idempotency key was used for another request: 422 `key-reused`.
+    KeyReused,
+    /// The first request with this idempotency key is still at work: 409 `in-progress`.
+    InProgress,
+    /// The first request with this idempotency key is done, and its response was not kept: 409
+    /// `already-completed`, with the [original status](Refusal::original_status).
+    AlreadyCompleted,
+    /// The first request with this idempotency key ended without a word, so whether it took effect
+    /// is unknown: 409 `outcome-unknown`.
+    OutcomeUnknown,
     /// The key is held, and the request does not wait: 409 `lock-busy`.
     LockBusy,
     /// The key was held until the wait ended: 409 `lock-timeout`.
@@ -70,10 +81,14 @@ pub(super) struct Entry {
 
 impl RefusalKind {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::BodyTooLarge,
+        Self::KeyReused,
+        Self::InProgress,
+        Self::AlreadyCompleted,
+        Self::OutcomeUnknown,
         Self::LockBusy,
         Self::LockTimeout,
         Self::TooManyWaiters,
@@ -123,6 +138,34 @@ impl RefusalKind {
                 false,
                 "Body too large",
                 "The request body is too large.",
+            ),
+            Self::KeyReused => entry(
+                "key-reused",
+                StatusCode::UNPROCESSABLE_ENTITY,
+                false,
+                "Key reused",
+                "The idempotency key was used before, for another request.",
+            ),
+            Self::InProgress => entry(
+                "in-progress",
+                StatusCode::CONFLICT,
+                true,
+                "In progress",
+                "A request with the same idempotency key is being worked on.",
+            ),
+            Self::AlreadyCompleted => entry(
+                "already-completed",
+                StatusCode::CONFLICT,
+                false,
+                "Already completed",
+                "A request with the same idempotency key was completed; its response was not kept.",
+            ),
+            Self::OutcomeUnknown => entry(
+                "outcome-unknown",
+                StatusCode::CONFLICT,
+                false,
+                "Outcome unknown",
+                "A request with the same idempotency key was begun; whether it took effect is unknown.",
             ),
             Self::LockBusy => entry(
                 "lock-busy",
@@ -204,6 +247,7 @@ impl Refusal {
             status: entry.status,
             retry_after: entry.retryable.then_some(DEFAULT_RETRY),
             namespace: namespace.map(Arc::from),
+            original_status: None,
             detail: Cow::Borrowed(entry.detail),
         }
     }
@@ -261,6 +305,15 @@ impl Refusal {
         self
     }
 
+    /// The status that the request had when it was completed; ignored for any other refusal.
+    #[must_use]
+    pub(crate) fn with_original_status(mut self, status: StatusCode) -> Self {
+        if self.kind == RefusalKind::AlreadyCompleted {
+            self.original_status = Some(status);
+        }
+        self
+    }
+
     /// The text for the client: no key, no holder, no text of the backend.
     #[must_use]
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
@@ -295,6 +348,12 @@ impl Refusal {
     /// The namespace of the key; empty if none was derived.
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// The status of the first request's response, where it is known that it was completed:
+    /// [`RefusalKind::AlreadyCompleted`]. The problem's member `original_status`.
+    pub fn original_status(&self) -> Option<StatusCode> {
+        self.original_status
     }
 
     /// What happened, for the client.
@@ -357,6 +416,10 @@ mod tests {
             (KeyMissing, 400, "key-missing", false),
             (KeyInvalid, 400, "key-invalid", false),
             (BodyTooLarge, 413, "body-too-large", false),
+            (KeyReused, 422, "key-reused", false),
+            (InProgress, 409, "in-progress", true),
+            (AlreadyCompleted, 409, "already-completed", false),
+            (OutcomeUnknown, 409, "outcome-unknown", false),
             (LockBusy, 409, "lock-busy", true),
             (LockTimeout, 409, "lock-timeout", true),
             (TooManyWaiters, 429, "too-many-waiters", true),
@@ -435,6 +498,15 @@ mod tests {
         let refusal = Refusal::new(LockLost, None).with_retry_after(Duration::from_secs(1));
         assert_eq!(refusal.retry_after(), None);
         assert_eq!(refusal.draw_retry_ms(), None);
+    }
+
+    #[test]
+    fn only_a_completed_request_has_an_original_status() {
+        for kind in RefusalKind::ALL {
+            let refusal = Refusal::new(kind, None).with_original_status(StatusCode::CREATED);
+            let expected = (kind == AlreadyCompleted).then_some(StatusCode::CREATED);
+            assert_eq!(refusal.original_status(), expected, "{kind}");
+        }
     }
 
     #[test]

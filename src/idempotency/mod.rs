@@ -1,0 +1,55 @@
+//! The rules of idempotent requests, without a network and without a clock.
+//!
+//! A client that gets no answer cannot know whether its request took effect. If it sends the same
+//! request with the same `Idempotency-Key` again, the first run's response is replayed instead of
+//! running the handler twice, after the IETF's
+//! [draft-ietf-httpapi-idempotency-key-header](https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/).
+//!
+//! | question | answered by |
+//! |---|---|
+//! | where is the key, and whose is it | [`IdempotencyKey`] |
+//! | is it the same request | [`FingerprintOf`], [`Fingerprint`] |
+//! | what stands in the store | [`Stored`], [`StoredResponse`], [`StoredHeaders`] |
+//! | is this response stored, and for how long | [`IdempotencyPolicy::judge`], [`Store`], [`Keep`] |
+//! | what does a repeated request get | [`IdempotencyPolicy::meet`], [`OnCrash`] |
+//!
+//! # What a client gets
+//!
+//! | situation | status | problem |
+//! |---|---|---|
+//! | no key | 400 | [`key-missing`](crate::problem#key-missing) |
+//! | a key that is repeated, empty, too long, not well-formed | 400 | [`key-invalid`](crate::problem#key-invalid) |
+//! | a body that is too long to compare | 413 | [`body-too-large`](crate::problem#body-too-large) |
+//! | the key of another request | 422 | [`key-reused`](crate::problem#key-reused) |
+//! | the first is at work | 409 | [`in-progress`](crate::problem#in-progress) |
+//! | the first is done | as the first | its response, with `Idempotent-Replayed: true` |
+//! | the first is done, and its response was not kept | 409 | [`already-completed`](crate::problem#already-completed) |
+//! | the first ended without a word | runs again, or 409 | [`outcome-unknown`](crate::problem#outcome-unknown) |
+
+mod client_key;
+mod codec;
+mod content_type;
+mod find;
+mod fingerprint;
+mod headers;
+mod key;
+mod knobs;
+mod place;
+mod policy;
+mod repeat;
+mod source;
+mod stored;
+mod verdict;
+
+pub use self::{
+    client_key::ClientKey,
+    fingerprint::{Fingerprint, FingerprintOf},
+    headers::{IDEMPOTENT_REPLAYED, StoredHeaders, mark_replayed},
+    key::{FromExtractor, FromHeader, IdempotencyKey, Scoped, ScopedKey, Unscoped},
+    knobs::{Keep, OnCrash, Store, Unreplayable},
+    policy::IdempotencyPolicy,
+    repeat::{Holder, Repeat},
+    source::IntoKeyExtractor,
+    stored::{Stored, StoredError, StoredOutcome, StoredResponse},
+    verdict::Verdict,
+};
