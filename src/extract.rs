@@ -10,6 +10,7 @@ use axum::{
 use http::StatusCode;
 
 use crate::{
+    idempotency::FirstRun,
     lease::FencingToken,
     manager::{HeldLock, HeldLocks},
 };
@@ -24,6 +25,9 @@ pub enum LockRejection {
     NotLocked,
     /// The innermost layer locked several keys, each with a token of its own.
     SeveralLocks,
+    /// No `IdempotencyLayer` begins this request: it is not installed on the route, or the request has
+    /// no key and needs none.
+    NotIdempotent,
 }
 
 impl std::fmt::Display for LockRejection {
@@ -34,6 +38,9 @@ impl std::fmt::Display for LockRejection {
             }
             Self::SeveralLocks => {
                 "the request holds several locks of one layer, each with a fencing token of its own: take `HeldLocks`"
+            }
+            Self::NotIdempotent => {
+                "the request has no idempotency key: is an `IdempotencyLayer` installed on this route, and is its key required? `Option<FirstRun>` takes both"
             }
         })
     }
@@ -88,5 +95,23 @@ impl<S: Sync> FromRequestParts<S> for FencingToken {
             Some(held) if held.siblings() > 1 => Err(LockRejection::SeveralLocks),
             Some(held) => Ok(held.fencing_token()),
         }
+    }
+}
+
+/// The run of an [`IdempotencyLayer`](crate::IdempotencyLayer).
+impl<S: Sync> FromRequestParts<S> for FirstRun {
+    type Rejection = LockRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let run = parts.extensions.get::<FirstRun>().cloned();
+        run.ok_or(LockRejection::NotIdempotent)
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for FirstRun {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<FirstRun>().cloned())
     }
 }

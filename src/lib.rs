@@ -17,6 +17,7 @@ pub mod lease;
 mod manager;
 mod policy;
 pub mod record;
+mod route;
 mod runtime;
 mod sync;
 mod web;
@@ -39,7 +40,7 @@ pub use self::extract::LockRejection;
 pub use self::{
     backend::{LockBackend, MemoryBackend, Mode},
     error::{BackendError, BackendErrorKind, BoxError, ConfigError},
-    idempotency::{IdempotencyKey, IdempotencyPolicy},
+    idempotency::{IdempotencyKey, IdempotencyLayer, IdempotencyPolicy},
     key::{KeyExtractor, LockKey},
     lease::{FencingToken, Lease, Loss, OwnerToken},
 };
@@ -64,6 +65,7 @@ const _: () = {
     send_sync_unpin::<LockLayer<FromBody>>();
     send_sync_unpin::<LockPolicy>();
     send_sync_unpin::<IdempotencyKey>();
+    send_sync_unpin::<IdempotencyLayer>();
     send_sync_unpin::<IdempotencyPolicy>();
     send_sync_unpin::<LockKey>();
     send_sync_unpin::<FencingToken>();

@@ -28,15 +28,20 @@
 
 mod client_key;
 mod codec;
+mod collect;
 mod content_type;
 mod find;
 mod fingerprint;
+mod first_run;
 mod headers;
 mod key;
 mod knobs;
+mod layer;
 mod place;
 mod policy;
 mod repeat;
+mod serve;
+mod service;
 mod source;
 mod stored;
 mod verdict;
@@ -44,11 +49,14 @@ mod verdict;
 pub use self::{
     client_key::ClientKey,
     fingerprint::{Fingerprint, FingerprintOf},
+    first_run::FirstRun,
     headers::{IDEMPOTENT_REPLAYED, StoredHeaders, mark_replayed},
     key::{FromExtractor, FromHeader, IdempotencyKey, Scoped, ScopedKey, Unscoped},
     knobs::{Keep, OnCrash, Store, Unreplayable},
+    layer::IdempotencyLayer,
     policy::IdempotencyPolicy,
     repeat::{Holder, Repeat},
+    service::{IdempotencyFuture, IdempotencyService},
     source::IntoKeyExtractor,
     stored::{Stored, StoredError, StoredOutcome, StoredResponse},
     verdict::Verdict,

@@ -15,7 +15,6 @@ use tokio::runtime::Handle;
 use tower_service::Service;
 
 use super::{
-    refuse::Answer,
     session::{Finished, Session},
     start::Start,
 };
@@ -25,6 +24,7 @@ use crate::{
     lease::Loss,
     manager::{LockGuard, Releasing},
     policy::OnLost,
+    route::Answer,
     web::ResponseBody,
 };
 

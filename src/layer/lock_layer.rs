@@ -7,7 +7,6 @@ use http::{Method, Response, StatusCode, request::Parts};
 use tower_layer::Layer;
 
 use super::{
-    config::Config,
     key_source::{FromBody, FromHead},
     service::LockService,
 };
@@ -17,6 +16,7 @@ use crate::{
     key::{BodyKeyExtractor, KeyExtractor},
     manager::LockManager,
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
+    route::Config,
     web::{ProblemBase, Refusal, contended_status},
 };
 

@@ -1,11 +1,9 @@
 //! The middleware: one lock per request, held exactly as long as the handler runs.
 
-mod config;
 mod future;
 mod guards;
 mod key_source;
 mod lock_layer;
-mod refuse;
 mod service;
 mod session;
 mod start;

@@ -12,7 +12,6 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    config::Config,
     future::ResponseFuture,
     key_source::{FromBody, FromHead},
     start::{self, Start},
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     error::BoxError,
     policy::OnDisconnect,
+    route::Config,
     web::{RequestBody, ResponseBody},
 };
 

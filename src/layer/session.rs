@@ -10,12 +10,7 @@ use http::{Response, request::Parts};
 use http_body::Body;
 use tokio::time::Instant;
 
-use super::{
-    config::{Config, Terms, Told},
-    guards::Guards,
-    refuse::tell_applied,
-    watch::BodyEndWatch,
-};
+use super::{guards::Guards, watch::BodyEndWatch};
 use crate::{
     backend::Mode,
     key::LockKey,
@@ -25,6 +20,7 @@ use crate::{
         observe::{Route, count_body_outlived},
     },
     policy::{OnDisconnect, OnLost, ReleaseOn},
+    route::{Config, Terms, Told, tell_applied},
     web::{RefusalKind, ResponseBody},
 };
 

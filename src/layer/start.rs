@@ -7,15 +7,14 @@ use http::{Request, request::Parts};
 use http_body::Body;
 
 use super::{
-    config::{Config, Terms, Told},
     guards::Guards,
-    refuse::Answer,
     session::{Reentry, Session, reentry},
 };
 use crate::{
     error::BoxError,
     key::{BodyKeyExtractor, ExtractResult, Extraction, KeyExtractor, LockKey, LockKeys},
     manager::{AcquireErrorKind, HeldLock, Wish},
+    route::{Answer, Config, Terms, Told},
     web::{Refusal, RequestBody, buffer},
 };
 

@@ -7,7 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{config::Stats, guards::Guards};
+use super::guards::Guards;
+use crate::route::Stats;
 use crate::{error::BoxError, lease::Loss, web::BodyWatch};
 
 /// The locks of a response body. The body is polled between `poll_lost` and `left`, so the manager

@@ -227,7 +227,7 @@ impl Shared {
         wish.plan.batch > 1 && wish.mode == Mode::Exclusive
     }
 
-    fn grant(
+    pub(super) fn grant(
         self: &Arc<Self>,
         wish: &Wish,
         granted: Granted,
@@ -265,13 +265,13 @@ impl Shared {
 }
 
 /// One admitted waiter.
-struct Permit<'a> {
+pub(super) struct Permit<'a> {
     shared: &'a Shared,
     key: &'a LockKey,
 }
 
 impl<'a> Permit<'a> {
-    fn new(shared: &'a Shared, wish: &'a Wish) -> Result<Self, AcquireError> {
+    pub(super) fn new(shared: &'a Shared, wish: &'a Wish) -> Result<Self, AcquireError> {
         let key = &wish.key;
         shared.admission.enter(key, wish.plan.max_waiters)?;
         Ok(Self { shared, key })

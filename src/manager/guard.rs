@@ -114,6 +114,11 @@ impl LockGuard {
         }
     }
 
+    /// Takes the right to release: whoever gets it must end the hold.
+    pub(super) fn claim(&self) -> bool {
+        self.hold.begin_release(self.releaser)
+    }
+
     /// Sends the release; what is not finished at once is returned.
     pub(crate) fn start_release(&self) -> Option<Releasing> {
         // An error is the reaper's to repeat.

@@ -3,6 +3,7 @@
 mod acquire;
 mod admission;
 mod batch;
+mod begin;
 mod builder;
 mod error;
 mod guard;
@@ -31,6 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use self::{
     acquire::Wish,
+    begin::{Beginning, Begun},
     guard::Releasing,
     hold::{Hold, Releaser},
 };

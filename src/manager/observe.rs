@@ -86,6 +86,14 @@ impl Observed {
         }
     }
 
+    /// There was a record, so the lock was not needed.
+    pub(crate) fn recorded(mut self, waited: Duration) {
+        if let Some(span) = self.span.take() {
+            span.record("lock.wait_ms", millis(waited));
+            span.record("lock.outcome", "recorded");
+        }
+    }
+
     /// Released, or lost before.
     pub(crate) fn ended(mut self, held: Duration, loss: Option<Loss>) {
         if let Some(span) = self.span.take() {
@@ -128,6 +136,20 @@ impl Drop for Observed {
         #[cfg(feature = "metrics")]
         self.gauge_end();
     }
+}
+
+/// What became of a request with an idempotency key.
+pub(crate) fn count_idempotent(namespace: &str, route: &Route, outcome: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(
+        "tower_lock_idempotent_total",
+        "namespace" => namespace.to_owned(),
+        "route" => route.clone().map_or_else(String::new, |r| r.to_string()),
+        "outcome" => outcome,
+    )
+    .increment(1);
+    #[cfg(not(feature = "metrics"))]
+    let _ = (namespace, route, outcome);
 }
 
 /// A response body that streams on after its lock was released at the head.

@@ -13,8 +13,11 @@ mod request_body;
 mod response_body;
 
 pub(crate) use self::{
-    method::MethodFilter, problem::ProblemBase, refusal::contended_status, request_body::buffer,
-    response_body::BodyWatch,
+    method::MethodFilter,
+    problem::ProblemBase,
+    refusal::contended_status,
+    request_body::buffer,
+    response_body::{BodyWatch, Rest},
 };
 pub use self::{
     refusal::{Refusal, RefusalKind},

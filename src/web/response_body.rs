@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use pin_project::{pin_project, pinned_drop};
@@ -47,11 +48,31 @@ enum State<B> {
     Inner(#[pin] B),
     Bytes(Bytes),
     Foreign(#[pin] UnsyncBoxBody<Bytes, BoxError>),
+    /// Bytes that are known, and what comes after them.
+    Read(Bytes, Rest<B>),
     /// The inner body is over and dropped; this is the size that it told last.
     Done(SizeHint),
 }
 
+/// What comes after the bytes of a body that are known.
+pub(crate) enum Rest<B> {
+    /// Its end, with trailers if it has some.
+    End(Option<Box<HeaderMap>>),
+    /// What has not been read yet.
+    Body(Pin<Box<B>>),
+    /// It broke off.
+    Error(Option<BoxError>),
+}
+
 impl<B> ResponseBody<B> {
+    /// A body of which this much is known.
+    pub(crate) fn read(bytes: Bytes, rest: Rest<B>) -> Self {
+        Self {
+            state: State::Read(bytes, rest),
+            watch: None,
+        }
+    }
+
     /// The inner service's body, passed through.
     pub(crate) fn inner(body: B) -> Self {
         Self {
@@ -186,6 +207,18 @@ where
             StateProj::Foreign(body) => body
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(Into::into)))),
+            StateProj::Read(bytes, _) if !bytes.is_empty() => {
+                Poll::Ready(Some(Ok(Frame::data(mem::take(bytes).into()))))
+            }
+            StateProj::Read(_, Rest::End(trailers)) => {
+                let trailers = trailers.take();
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(*trailers))))
+            }
+            StateProj::Read(_, Rest::Body(body)) => body
+                .as_mut()
+                .poll_frame(cx)
+                .map(|frame| frame.map(|frame| frame.map_err(Into::into))),
+            StateProj::Read(_, Rest::Error(error)) => Poll::Ready(error.take().map(Err)),
             StateProj::Done(_) => Poll::Ready(None),
         }
     }
@@ -195,6 +228,14 @@ where
             State::Inner(body) => body.is_end_stream(),
             State::Bytes(bytes) => bytes.is_empty(),
             State::Foreign(body) => body.is_end_stream(),
+            State::Read(bytes, rest) => {
+                bytes.is_empty()
+                    && match rest {
+                        Rest::End(trailers) => trailers.is_none(),
+                        Rest::Body(body) => body.is_end_stream(),
+                        Rest::Error(error) => error.is_none(),
+                    }
+            }
             State::Done(_) => true,
         }
     }
@@ -204,10 +245,27 @@ where
             State::Inner(body) => body.size_hint(),
             State::Bytes(bytes) => SizeHint::with_exact(bytes.len() as u64),
             State::Foreign(body) => body.size_hint(),
+            State::Read(bytes, rest) => {
+                let known = bytes.len() as u64;
+                match rest {
+                    Rest::End(_) => SizeHint::with_exact(known),
+                    Rest::Body(body) => plus(known, &body.size_hint()),
+                    Rest::Error(_) => plus(known, &SizeHint::default()),
+                }
+            }
             // `Copy` only in newer versions of `http-body`.
             State::Done(size) => SizeHint::clone(size),
         }
     }
+}
+
+fn plus(known: u64, rest: &SizeHint) -> SizeHint {
+    let mut size = SizeHint::new();
+    size.set_lower(known.saturating_add(rest.lower()));
+    if let Some(upper) = rest.upper() {
+        size.set_upper(known.saturating_add(upper));
+    }
+    size
 }
 
 #[pinned_drop]
@@ -225,6 +283,7 @@ impl<B> fmt::Debug for ResponseBody<B> {
             State::Inner(_) => "inner",
             State::Bytes(_) => "refusal",
             State::Foreign(_) => "foreign",
+            State::Read(..) => "read",
             State::Done(_) => "done",
         };
         f.debug_struct("ResponseBody")

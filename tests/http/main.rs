@@ -20,6 +20,7 @@ mod fleet;
 mod floods;
 mod generic;
 mod grpc;
+mod idempotency;
 mod keys_over_http;
 mod logs;
 mod loss;

@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// An answer that is not the inner service's.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Refusal(Response<Bytes>),
     Own(OwnResponse),
 }
 
 impl Config {
-    pub(super) fn reject(&self, rejection: KeyRejection, parts: &Parts) -> Answer {
+    pub(crate) fn reject(&self, rejection: KeyRejection, parts: &Parts) -> Answer {
         match Refusal::from_rejection(rejection) {
             Ok(refusal) => {
                 Answer::Refusal(self.render(refusal, Some(parts), Told::unwaited(&parts.headers)))
@@ -30,7 +30,7 @@ impl Config {
         }
     }
 
-    pub(super) fn refuse(
+    pub(crate) fn refuse(
         &self,
         error: &AcquireError,
         key: &LockKey,
@@ -53,7 +53,7 @@ impl Config {
         Answer::Refusal(self.render(refusal, Some(parts), terms.told))
     }
 
-    pub(super) fn refuse_kind(
+    pub(crate) fn refuse_kind(
         &self,
         kind: RefusalKind,
         namespace: &str,
@@ -63,7 +63,7 @@ impl Config {
         self.render(Refusal::new(kind, Some(namespace)), parts, told)
     }
 
-    pub(super) fn render(
+    pub(crate) fn render(
         &self,
         refusal: Refusal,
         parts: Option<&Parts>,
@@ -96,7 +96,7 @@ impl Config {
 
     /// A wait that ended for a reason in this process is worth a line: such a wait never ends
     /// well, however long it is.
-    pub(super) fn log(&self, error: &AcquireError, key: &LockKey, parts: &Parts) {
+    pub(crate) fn log(&self, error: &AcquireError, key: &LockKey, parts: &Parts) {
         match error.kind() {
             AcquireErrorKind::WaitTimedOut => {
                 if let Some(outer) = parts.extensions.get::<HeldLock>() {
@@ -128,7 +128,7 @@ impl Config {
         }
     }
 
-    pub(super) fn lost(
+    pub(crate) fn lost(
         &self,
         session_parts: Option<&Parts>,
         namespace: &str,
@@ -146,7 +146,7 @@ impl Config {
 }
 
 /// Tells the client that its `Prefer: wait` was honoured.
-pub(super) fn tell_applied(headers: &mut HeaderMap, applied: Option<u64>) {
+pub(crate) fn tell_applied(headers: &mut HeaderMap, applied: Option<u64>) {
     if let Some(seconds) = applied {
         headers.append(prefer::PREFERENCE_APPLIED, prefer::applied(seconds));
     }

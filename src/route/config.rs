@@ -31,21 +31,21 @@ type RefuseFn = dyn Fn(&Refusal, &Parts) -> Response<Bytes> + Send + Sync;
 
 /// Everything about a layer but its key.
 #[derive(Clone)]
-pub(super) struct Config {
-    pub(super) manager: LockManager,
-    pub(super) policy: LockPolicy,
+pub(crate) struct Config {
+    pub(crate) manager: LockManager,
+    pub(crate) policy: LockPolicy,
     plan: Arc<Plan>,
-    pub(super) methods: MethodFilter,
-    pub(super) shared_methods: Vec<Method>,
-    pub(super) mode_fn: Option<Arc<ModeFn>>,
-    pub(super) contended_status: StatusCode,
-    pub(super) problem_base: ProblemBase,
-    pub(super) on_refuse: Option<Arc<RefuseFn>>,
-    pub(super) stats: Arc<Stats>,
+    pub(crate) methods: MethodFilter,
+    pub(crate) shared_methods: Vec<Method>,
+    pub(crate) mode_fn: Option<Arc<ModeFn>>,
+    pub(crate) contended_status: StatusCode,
+    pub(crate) problem_base: ProblemBase,
+    pub(crate) on_refuse: Option<Arc<RefuseFn>>,
+    pub(crate) stats: Arc<Stats>,
 }
 
 impl Config {
-    pub(super) fn new(manager: &LockManager) -> Result<Self, ConfigError> {
+    pub(crate) fn new(manager: &LockManager) -> Result<Self, ConfigError> {
         let mut policy = LockPolicy::new();
         // A backend may not take the default ttl; that is nothing to ask a user about.
         let capabilities = manager.capabilities();
@@ -71,19 +71,19 @@ impl Config {
         })
     }
 
-    pub(super) fn set_policy(&mut self, policy: LockPolicy) -> Result<(), ConfigError> {
+    pub(crate) fn set_policy(&mut self, policy: LockPolicy) -> Result<(), ConfigError> {
         self.plan = Arc::new(self.manager.plan(&policy)?);
         self.policy = policy;
         Ok(())
     }
 
-    pub(super) fn check_shared(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_shared(&self) -> Result<(), ConfigError> {
         self.policy
             .check_mode(Mode::Shared, &self.manager.capabilities())
     }
 
     /// What this request asks of the manager, for each of its keys.
-    pub(super) fn terms(&self, parts: &Parts) -> Terms {
+    pub(crate) fn terms(&self, parts: &Parts) -> Terms {
         let (mut wait, applied) = prefer::effective_wait(
             self.policy.wait(),
             self.policy.max_prefer_wait(),
@@ -109,7 +109,7 @@ impl Config {
         }
     }
 
-    pub(super) fn wish(&self, key: LockKey, terms: &Terms) -> Wish {
+    pub(crate) fn wish(&self, key: LockKey, terms: &Terms) -> Wish {
         Wish {
             key,
             mode: terms.mode,
@@ -135,26 +135,26 @@ impl fmt::Debug for Config {
 
 /// What one request asks for.
 #[derive(Debug)]
-pub(super) struct Terms {
-    pub(super) mode: Mode,
-    pub(super) wait: Wait,
-    pub(super) started: Instant,
-    pub(super) told: Told,
-    pub(super) route: Route,
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    pub(crate) wait: Wait,
+    pub(crate) started: Instant,
+    pub(crate) told: Told,
+    pub(crate) route: Route,
 }
 
 /// What the request's head says of the answer.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(crate) struct Told {
     /// The seconds of `Prefer: wait` that were honoured.
-    pub(super) applied: Option<u64>,
+    pub(crate) applied: Option<u64>,
     /// The content type of a gRPC answer, if it is a gRPC call.
-    pub(super) grpc: Option<Box<HeaderValue>>,
+    pub(crate) grpc: Option<Box<HeaderValue>>,
 }
 
 impl Told {
     /// For an answer before any wait.
-    pub(super) fn unwaited(headers: &HeaderMap) -> Self {
+    pub(crate) fn unwaited(headers: &HeaderMap) -> Self {
         Self {
             applied: None,
             grpc: grpc::content_type(headers).map(Box::new),
@@ -177,14 +177,14 @@ fn route(_: &Parts) -> Route {
 
 /// What a layer has seen.
 #[derive(Debug, Default)]
-pub(super) struct Stats {
+pub(crate) struct Stats {
     /// Moving average of how long its handlers hold, in µs; zero before the first.
     hold_us: AtomicU64,
     warned_outlived: AtomicBool,
 }
 
 impl Stats {
-    pub(super) fn record(&self, held: Duration) {
+    pub(crate) fn record(&self, held: Duration) {
         let held = u64::try_from(held.as_micros()).unwrap_or(u64::MAX).max(1);
         let old = self.hold_us.load(Ordering::Relaxed);
         let new = if old == 0 {
@@ -196,7 +196,7 @@ impl Stats {
         self.hold_us.store(new.max(1), Ordering::Relaxed);
     }
 
-    pub(super) fn average_hold(&self) -> Option<Duration> {
+    pub(crate) fn average_hold(&self) -> Option<Duration> {
         match self.hold_us.load(Ordering::Relaxed) {
             0 => None,
             us => Some(Duration::from_micros(us)),
@@ -204,7 +204,7 @@ impl Stats {
     }
 
     /// Whether this is the first streamed body that outlived its lock.
-    pub(super) fn first_outlived(&self) -> bool {
+    pub(crate) fn first_outlived(&self) -> bool {
         !self.warned_outlived.swap(true, Ordering::Relaxed)
     }
 }

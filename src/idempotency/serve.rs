@@ -1,0 +1,428 @@
+//! A request's way: its key, its fingerprint, the record or the lock, the handler, and what is left.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, header::CONTENT_TYPE, request, response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    Fingerprint,
+    client_key::ClientKey,
+    collect::{Collected, collect},
+    first_run::FirstRun,
+    headers::mark_replayed,
+    knobs::{OnCrash, Unreplayable},
+    policy::IdempotencyPolicy,
+    repeat::{Holder, Repeat},
+    stored::{Stored, StoredOutcome, StoredResponse},
+    verdict::Verdict,
+};
+use crate::{
+    error::BoxError,
+    key::{Extraction, KeyExtractor, KeyRejection, LockKey, LockKeys},
+    lease::Loss,
+    manager::{Beginning, Begun, HeldLock, observe::count_idempotent},
+    policy::OnLost,
+    record::{Opening, Orphans, Outcome, RecordLimits},
+    route::{Answer, Config, Terms, Told, tell_applied},
+    sync::lock,
+    web::{Refusal, RefusalKind, RequestBody, ResponseBody, Rest, buffer},
+};
+
+/// Everything about a layer but its key.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) route: Config,
+    pub(super) policy: IdempotencyPolicy,
+    pub(super) limits: RecordLimits,
+}
+
+/// What others know of a request on its way.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Its handler was called, so it may have had effects.
+    begun: AtomicBool,
+    /// The locks of the outer layers.
+    outer: Mutex<Option<HeldLock>>,
+}
+
+impl Progress {
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    pub(super) fn take_outer(&self) -> Option<HeldLock> {
+        lock(&self.outer).take()
+    }
+}
+
+/// One request.
+pub(super) struct Visit {
+    pub(super) settings: Arc<Settings>,
+    pub(super) progress: Arc<Progress>,
+}
+
+/// Calls the inner service once it is ready.
+pub(super) async fn pass<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+) -> Result<Response<R>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    poll_fn(|cx| inner.poll_ready(cx)).await?;
+    inner.call(request).await
+}
+
+impl Visit {
+    pub(super) async fn serve<S, B, R>(
+        self,
+        extractor: Arc<dyn KeyExtractor>,
+        inner: S,
+        request: Request<B>,
+    ) -> Result<Response<ResponseBody<R>>, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        B: Body,
+        B::Error: Into<BoxError>,
+        R: Body,
+        R::Error: Into<BoxError>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let keys = match extractor.extract(&mut parts) {
+            Extraction::Ready(keys) => keys,
+            Extraction::Pending(later) => {
+                let keys;
+                (parts, keys) = later.await;
+                keys
+            }
+        };
+        let key = match keys {
+            Ok(LockKeys::One(key)) => key,
+            Ok(LockKeys::Skip) => {
+                let request = Request::from_parts(parts, RequestBody::streaming(body));
+                let response = pass(inner, request).await?;
+                return Ok(response.map(ResponseBody::inner));
+            }
+            Ok(LockKeys::Many(_)) => {
+                let rejection = KeyRejection::misconfigured("an idempotency key is one key");
+                return Ok(self.reject(rejection, &parts));
+            }
+            Err(rejection) => return Ok(self.reject(rejection, &parts)),
+        };
+        let policy = &self.settings.policy;
+        let limit = policy.fingerprint().max_body();
+        let body = match buffer(&parts.headers, body, limit).await {
+            Ok(body) => body,
+            Err(error) => {
+                let refusal = Refusal::from_buffer_error(&error);
+                let told = Told::unwaited(&parts.headers);
+                return Ok(self.refuse(refusal, &parts, told));
+            }
+        };
+        let fingerprint = match policy.fingerprint().fingerprint(&parts, &body.bytes) {
+            Ok(fingerprint) => fingerprint,
+            Err(rejection) => return Ok(self.reject(rejection, &parts)),
+        };
+        let terms = self.settings.route.terms(&parts);
+        match self.begin(&key, fingerprint, &parts, terms).await {
+            Ok((beginning, terms)) => {
+                let request = Request::from_parts(parts, RequestBody::buffered(body));
+                self.run(beginning, fingerprint, terms, inner, request)
+                    .await
+            }
+            Err(response) => Ok(response),
+        }
+    }
+
+    fn reject<R>(
+        &self,
+        rejection: KeyRejection,
+        parts: &request::Parts,
+    ) -> Response<ResponseBody<R>> {
+        answer(self.settings.route.reject(rejection, parts))
+    }
+
+    fn refuse<R>(
+        &self,
+        refusal: Refusal,
+        parts: &request::Parts,
+        told: Told,
+    ) -> Response<ResponseBody<R>> {
+        let response = self.settings.route.render(refusal, Some(parts), told);
+        response.map(ResponseBody::refusal)
+    }
+
+    /// The lock, or the answer of a request that is not the first of its key.
+    async fn begin<R>(
+        &self,
+        key: &LockKey,
+        fingerprint: Fingerprint,
+        parts: &request::Parts,
+        terms: Terms,
+    ) -> Result<(Beginning, Terms), Response<ResponseBody<R>>> {
+        let Settings { route, policy, .. } = &*self.settings;
+        let label = terms.route.clone();
+        let count = |outcome| count_idempotent(key.namespace(), &label, outcome);
+        let mut opening = self.opening(fingerprint);
+        loop {
+            let wish = route.wish(key.clone(), &terms);
+            let begun = match route.manager.shared().begin(&wish, &opening).await {
+                Ok(begun) => begun,
+                Err(error) => {
+                    route.log(&error, key, parts);
+                    count(error.kind().as_str());
+                    return Err(answer(route.refuse(&error, key, terms, parts)));
+                }
+            };
+            let (record, holder) = match begun {
+                Begun::First(beginning) => {
+                    count(if beginning.previous().is_some() {
+                        "rerun"
+                    } else {
+                        "first"
+                    });
+                    return Ok((beginning, terms));
+                }
+                Begun::Record(record) => (Some(record), Holder::Gone),
+                Begun::Held { open, remaining } => (open, Holder::Other { remaining }),
+            };
+            let repeat = match (record, holder) {
+                (Some(record), holder) => policy.meet(key, fingerprint, record.bytes, holder),
+                // Somebody who keeps no record has the key, or has just begun.
+                (None, holder) => {
+                    let refusal = Refusal::new(RefusalKind::InProgress, Some(key.namespace()));
+                    let remaining = match holder {
+                        Holder::Other { remaining } => remaining,
+                        Holder::Gone => None,
+                    };
+                    Repeat::Refuse(refusal.with_retry_after(remaining))
+                }
+            };
+            match repeat {
+                Repeat::Replay(stored) => {
+                    count("replayed");
+                    return Err(replay(stored, parts, &terms.told));
+                }
+                Repeat::Refuse(refusal) => {
+                    count(refusal.kind().as_str());
+                    return Err(self.refuse(refusal, parts, terms.told));
+                }
+                // An orphan of the same request whose bytes another version wrote.
+                Repeat::Rerun => opening = opening.with_orphans(Orphans::Replace),
+            }
+        }
+    }
+
+    /// What is written when a request may begin.
+    fn opening(&self, fingerprint: Fingerprint) -> Opening {
+        let Settings { policy, limits, .. } = &*self.settings;
+        let begun = Stored::new(fingerprint, StoredOutcome::Begun).encode();
+        // Longer than it may run.
+        let most = policy.lock().max_hold() + policy.ttl();
+        let ttl = policy.record_ttl().max(most).min(limits.max_ttl);
+        Opening::new(begun, ttl).with_orphans(match policy.on_crash() {
+            OnCrash::Rerun => Orphans::ReplaceEqual,
+            OnCrash::Refuse => Orphans::Keep,
+        })
+    }
+
+    /// Runs the handler, and leaves what is to be left.
+    async fn run<S, B, R>(
+        self,
+        beginning: Beginning,
+        fingerprint: Fingerprint,
+        terms: Terms,
+        mut inner: S,
+        mut request: Request<RequestBody<B>>,
+    ) -> Result<Response<ResponseBody<R>>, S::Error>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+        R: Body,
+        R::Error: Into<BoxError>,
+    {
+        let settings = self.settings.clone();
+        if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
+            beginning.forget().await;
+            return Err(error);
+        }
+        self.show(&beginning, request.extensions_mut());
+        self.progress.begun.store(true, Ordering::Release);
+        let called = {
+            let mut call = pin!(inner.call(request));
+            let lost = beginning.guard().hold().lease.dyn_lost();
+            let aborts = settings.policy.lock().on_lost() == OnLost::Abort;
+            poll_fn(|cx| {
+                if aborts && let Poll::Ready(loss) = lost.poll_holder(cx) {
+                    return Poll::Ready(Err(loss));
+                }
+                call.as_mut().poll(cx).map(Ok)
+            })
+            .await
+        };
+        let response = match called {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                beginning.forget().await;
+                return Err(error);
+            }
+            // What it did is not known, so its record stays open.
+            Err(loss) => return Ok(self.lost(&beginning, terms.told, loss)),
+        };
+        let mut response = self.leave(beginning, fingerprint, &terms, response).await;
+        tell_applied(response.headers_mut(), terms.told.applied);
+        Ok(response)
+    }
+
+    /// Shows the lock and the run to the handler.
+    fn show(&self, beginning: &Beginning, extensions: &mut http::Extensions) {
+        let outer = extensions.remove::<HeldLock>();
+        lock(&self.progress.outer).clone_from(&outer);
+        let hold = beginning.guard().hold().clone();
+        let held = HeldLock::link(hold, 1, outer.map(Arc::new));
+        if let Some(key) = extensions.get::<ClientKey>() {
+            let rerun = beginning.previous().is_some();
+            let run = FirstRun::new(key.clone(), held.clone(), rerun);
+            extensions.insert(run);
+        }
+        extensions.insert(held);
+    }
+
+    fn lost<R>(&self, beginning: &Beginning, told: Told, loss: Loss) -> Response<ResponseBody<R>> {
+        let namespace = beginning.guard().key().namespace();
+        let response = self.settings.route.lost(None, namespace, told, loss);
+        response.map(ResponseBody::refusal)
+    }
+
+    /// Stores the response, or says why it is not, before the client gets it.
+    async fn leave<R>(
+        &self,
+        beginning: Beginning,
+        fingerprint: Fingerprint,
+        terms: &Terms,
+        response: Response<R>,
+    ) -> Response<ResponseBody<R>>
+    where
+        R: Body,
+        R::Error: Into<BoxError>,
+    {
+        let policy = &self.settings.policy;
+        let (head, body) = response.into_parts();
+        let verdict = policy.judge(&head);
+        if verdict == Verdict::Forget {
+            beginning.forget().await;
+            return Response::from_parts(head, ResponseBody::inner(body));
+        }
+        let collected = if is_event_stream(&head) {
+            // It may never end, and its reader wants each event when it happens.
+            Collected::Part(Bytes::new(), Rest::Body(Box::pin(body)))
+        } else {
+            collect(body, policy.max_response()).await
+        };
+        let ttl = match verdict {
+            Verdict::ByTrailers => match &collected {
+                Collected::Whole(_, trailers) => policy.judge_trailers(trailers.as_deref()),
+                // It was begun, and how it ends is not known.
+                Collected::Part(..) => Verdict::Store(policy.record_ttl()),
+            },
+            verdict => verdict,
+        };
+        let Verdict::Store(ttl) = ttl else {
+            beginning.forget().await;
+            return Response::from_parts(head, collected.into_body());
+        };
+        let ttl = ttl.min(self.settings.limits.max_ttl);
+        let kept = match &collected {
+            Collected::Whole(bytes, trailers) => {
+                self.stored(fingerprint, &head, bytes, trailers.as_deref())
+            }
+            Collected::Part(..) => None,
+        };
+        match kept.or_else(|| self.tombstone(&beginning, fingerprint, &head)) {
+            Some(bytes) => {
+                // Logged where it fails, and tried again.
+                let namespace = beginning.guard().key().namespace().to_owned();
+                let saved = beginning.end(Outcome::Keep { bytes, ttl }).await;
+                if saved.is_err() {
+                    count_idempotent(&namespace, &terms.route, "unsaved");
+                }
+            }
+            None => beginning.forget().await,
+        }
+        Response::from_parts(head, collected.into_body())
+    }
+
+    /// The record of a response; `None` if it is longer than the store takes.
+    fn stored(
+        &self,
+        fingerprint: Fingerprint,
+        head: &response::Parts,
+        body: &Bytes,
+        trailers: Option<&http::HeaderMap>,
+    ) -> Option<Bytes> {
+        let headers = self.settings.policy.stored_headers();
+        let mut response = StoredResponse::new(head.status, body.clone());
+        response.headers = headers.select(&head.headers);
+        response.trailers = trailers.map(|trailers| Box::new(headers.select(trailers)));
+        let stored = Stored::new(fingerprint, StoredOutcome::Response(response)).encode();
+        (stored.len() <= self.settings.limits.max_bytes).then_some(stored)
+    }
+
+    /// The record of a response that cannot be replayed, if there is to be one.
+    fn tombstone(
+        &self,
+        beginning: &Beginning,
+        fingerprint: Fingerprint,
+        head: &response::Parts,
+    ) -> Option<Bytes> {
+        let leaves = self.settings.policy.unreplayable() == Unreplayable::Tombstone;
+        tracing::warn!(
+            target: "tower_lock",
+            namespace = beginning.guard().key().namespace(),
+            "a response is too long to be stored, or has no end in sight: repeated requests {}",
+            if leaves { "are refused" } else { "run again" }
+        );
+        let original_status = head.status;
+        let tombstone = StoredOutcome::Tombstone { original_status };
+        leaves.then(|| Stored::new(fingerprint, tombstone).encode())
+    }
+}
+
+fn is_event_stream(head: &response::Parts) -> bool {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    content_type.is_some_and(|value| {
+        let name = value.as_bytes().split(|byte| *byte == b';').next();
+        name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
+    })
+}
+
+fn answer<R>(answer: Answer) -> Response<ResponseBody<R>> {
+    match answer {
+        Answer::Refusal(response) => response.map(ResponseBody::refusal),
+        Answer::Own(response) => response.into_inner().map(ResponseBody::foreign),
+    }
+}
+
+fn replay<R>(
+    stored: StoredResponse,
+    parts: &request::Parts,
+    told: &Told,
+) -> Response<ResponseBody<R>> {
+    let body = ResponseBody::read(stored.body, Rest::End(stored.trailers));
+    let mut response = Response::new(body);
+    *response.status_mut() = stored.status;
+    *response.headers_mut() = stored.headers;
+    mark_replayed(&parts.headers, response.headers_mut());
+    tell_applied(response.headers_mut(), told.applied);
+    response
+}

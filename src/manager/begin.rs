@@ -1,0 +1,327 @@
+//! An acquire that looks at the record of its key, and an end that leaves one.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
+
+use super::{
+    AcquireError, AcquireErrorKind, Hold, LockGuard, Shared,
+    acquire::{Granted, Permit, Wish},
+    nanos,
+    observe::Observed,
+    plan::lead,
+    worker::in_time,
+};
+use crate::{
+    backend::{Found, Mode, WaitBound},
+    error::{BackendError, BackendErrorKind},
+    lease::OwnerToken,
+    record::{Opening, Outcome, Record, RecordLimits, Save},
+};
+
+/// What a request that asks for the lock and the record of a key gets.
+pub(crate) enum Begun {
+    /// The lock: it may begin.
+    First(Beginning),
+    /// A result, or an orphan that is to be kept.
+    Record(Record),
+    /// Another holds the key still.
+    Held {
+        open: Option<Record>,
+        remaining: Option<Duration>,
+    },
+}
+
+/// A lock whose holder has a record open. Dropped, it is released and the record stays open: nobody
+/// knows how far the holder came.
+pub(crate) struct Beginning {
+    guard: LockGuard,
+    owner: OwnerToken,
+    previous: Option<Record>,
+}
+
+impl Beginning {
+    pub(crate) fn guard(&self) -> &LockGuard {
+        &self.guard
+    }
+
+    /// The orphan whose place it took.
+    pub(crate) fn previous(&self) -> Option<&Record> {
+        self.previous.as_ref()
+    }
+
+    /// Leaves this, and releases the lock in the same step. Where the store fails it is tried again
+    /// for as long as the lease lasts; the outcome of the first attempt is returned.
+    ///
+    /// # Cancellation safety
+    ///
+    /// It is done all the same.
+    pub(crate) async fn end(self, outcome: Outcome) -> Result<(), BackendError> {
+        let told = self.send(outcome);
+        told.await.unwrap_or_else(|_| {
+            Err(BackendError::new(
+                BackendErrorKind::Unavailable,
+                "the lock runtime is not there",
+            ))
+        })
+    }
+
+    /// Leaves nothing: it did not begin, or its result is not to be kept. Waited for, so that a client
+    /// that tries again at once does not meet what is left of it.
+    pub(crate) async fn forget(self) {
+        // Logged where it fails.
+        let _ = self.end(Outcome::Forget).await;
+    }
+
+    fn send(self, outcome: Outcome) -> oneshot::Receiver<Result<(), BackendError>> {
+        let (tell, told) = oneshot::channel();
+        let hold = self.guard.hold().clone();
+        let shared = hold.shared.clone();
+        // Not if the handler took it, or a shutdown: then only the record is ours.
+        let releases = self.guard.claim();
+        let save = Save {
+            key: hold.key.clone(),
+            owner: self.owner,
+            token: hold.token,
+            outcome,
+        };
+        let token = shared.releases.token();
+        shared.runtime.clone().spawn(async move {
+            shared.save(&hold, &save, releases, tell).await;
+            // After a save there is nothing left to do for it at the backend.
+            if releases && let Some(release) = shared.end_hold(&hold) {
+                shared.finish_release(hold, release);
+            }
+            drop(token);
+        });
+        told
+    }
+}
+
+/// A grant that nobody uses: its record is no orphan, since nobody began.
+struct Unused {
+    shared: Arc<Shared>,
+    save: Option<Save>,
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        let Some(save) = self.save.take() else {
+            return;
+        };
+        let shared = self.shared.clone();
+        let token = shared.releases.token();
+        shared.runtime.clone().spawn(async move {
+            if let Some(records) = shared.backend.dyn_records()
+                && let Err(error) =
+                    in_time(shared.backend_timeout, records.dyn_save_and_release(&save)).await
+            {
+                not_saved(&save, &error);
+            }
+            drop(token);
+        });
+    }
+}
+
+impl Shared {
+    /// What the backend takes as a record; `None` if it keeps none.
+    pub(crate) fn record_limits(&self) -> Option<RecordLimits> {
+        let records = self.backend.dyn_records();
+        records.map(|records| records.dyn_limits())
+    }
+
+    /// Asks for the lock of a key, unless it has a record. Dropped, it leaves nothing behind.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        wish: &Wish,
+        opening: &Opening,
+    ) -> Result<Begun, AcquireError> {
+        let mut observed = Observed::start(&wish.key, &wish.route);
+        let asked = self.ask_records(wish, opening, &mut observed).await;
+        let waited = wish.started.elapsed();
+        match asked {
+            Ok(Asked::Granted(granted)) => {
+                let Fresh {
+                    unused,
+                    granted,
+                    owner,
+                    previous,
+                    now,
+                    suspended_before,
+                    _permit,
+                } = *granted;
+                let guard = self.grant(wish, granted, now, suspended_before, observed)?;
+                unused.is_used();
+                Ok(Begun::First(Beginning {
+                    guard,
+                    owner,
+                    previous,
+                }))
+            }
+            Ok(Asked::Record(record)) => {
+                observed.recorded(waited);
+                Ok(Begun::Record(record))
+            }
+            Ok(Asked::Held { open, remaining }) => {
+                let kind = match wish.wait {
+                    WaitBound::Fail => AcquireErrorKind::Contended,
+                    _ => AcquireErrorKind::WaitTimedOut,
+                };
+                observed.refused(kind.as_str(), waited);
+                Ok(Begun::Held { open, remaining })
+            }
+            Err(error) => {
+                observed.refused(error.kind().as_str(), waited);
+                Err(error)
+            }
+        }
+    }
+
+    async fn ask_records<'a>(
+        self: &'a Arc<Self>,
+        wish: &'a Wish,
+        opening: &Opening,
+        observed: &mut Observed,
+    ) -> Result<Asked<'a>, AcquireError> {
+        let draining = || AcquireError::new(AcquireErrorKind::Draining);
+        if self.closing.load(Ordering::SeqCst) {
+            return Err(draining());
+        }
+        let permit = Permit::new(self, wish)?;
+        observed.waiting();
+        let Some(records) = self.backend.dyn_records() else {
+            return Err(AcquireError::new(AcquireErrorKind::Config));
+        };
+        let suspended_before = self.suspended();
+        let request = wish
+            .plan
+            .request(wish.key.clone(), Mode::Exclusive, wish.wait);
+        let owner = request.owner;
+        let wait = match wish.wait {
+            WaitBound::Fail => Duration::ZERO,
+            WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
+            WaitBound::Forever => Duration::MAX,
+        };
+        let answer = records.dyn_acquire_or_load(&request, Some(opening));
+        let answer = in_time(wait.saturating_add(self.backend_timeout), answer);
+        let found = match self.draining.run_until_cancelled(answer).await {
+            Some(found) => found?,
+            None => return Err(draining()),
+        };
+        let (lease, previous) = match found {
+            Found::Record(record) => return Ok(Asked::Record(record)),
+            Found::Held { open, remaining } => return Ok(Asked::Held { open, remaining }),
+            Found::Lease { lease, previous } => (lease, previous),
+        };
+        let token = lease.dyn_fencing_token();
+        let unused = Unused {
+            shared: self.clone(),
+            save: Some(Save::forget(wish.key.clone(), owner, token)),
+        };
+        if self.closing.load(Ordering::SeqCst) {
+            // Granted in the moment in which it was refused.
+            return Err(draining());
+        }
+        // A grant that reached this task late is worth nothing to it.
+        let slept = self.suspended().saturating_sub(suspended_before);
+        let told = Duration::from_nanos(lead(nanos(wish.plan.ttl)));
+        let now = Instant::now();
+        if lease.dyn_lost().get().is_some() || now + told + slept >= lease.dyn_valid_until() {
+            return Err(AcquireError::new(AcquireErrorKind::Lost));
+        }
+        Ok(Asked::Granted(Box::new(Fresh {
+            unused,
+            granted: Granted {
+                lease,
+                token,
+                lineage: None,
+            },
+            owner,
+            previous,
+            now,
+            suspended_before,
+            _permit: permit,
+        })))
+    }
+
+    async fn save(
+        &self,
+        hold: &Hold,
+        save: &Save,
+        releases: bool,
+        tell: oneshot::Sender<Result<(), BackendError>>,
+    ) {
+        let Some(records) = self.backend.dyn_records() else {
+            return;
+        };
+        let mut tell = Some(tell);
+        let mut delay = Duration::from_millis(20);
+        loop {
+            let attempt = if releases {
+                records.dyn_save_and_release(save)
+            } else {
+                records.dyn_save(save)
+            };
+            let result = in_time(self.backend_timeout, attempt).await;
+            let again = result.as_ref().is_err_and(BackendError::is_retryable)
+                && Instant::now() + delay < hold.lease.dyn_valid_until();
+            if let Err(error) = &result
+                && !again
+            {
+                not_saved(save, error);
+            }
+            if let Some(tell) = tell.take() {
+                // Its caller may be gone.
+                let _ = tell.send(result);
+            }
+            if !again {
+                return;
+            }
+            sleep(delay.mul_f64(0.5 + fastrand::f64())).await;
+            delay = (delay * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+fn not_saved(save: &Save, error: &BackendError) {
+    tracing::warn!(
+        target: "tower_lock",
+        namespace = save.key.namespace(),
+        kind = ?error.kind(),
+        "how a request ended could not be saved; a repeated one finds that it was begun"
+    );
+}
+
+/// What the backend answered.
+enum Asked<'a> {
+    Granted(Box<Fresh<'a>>),
+    Record(Record),
+    Held {
+        open: Option<Record>,
+        remaining: Option<Duration>,
+    },
+}
+
+/// A grant that has no guard yet.
+struct Fresh<'a> {
+    unused: Unused,
+    granted: Granted,
+    owner: OwnerToken,
+    previous: Option<Record>,
+    now: Instant,
+    suspended_before: Duration,
+    /// Kept until the lock is registered, so that a shutdown sees one or the other.
+    _permit: Permit<'a>,
+}
+
+impl Unused {
+    fn is_used(mut self) {
+        self.save = None;
+    }
+}
