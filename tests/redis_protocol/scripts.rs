@@ -26,6 +26,9 @@ scripts! {
     LOOK = "look";
     GATE = "gate";
     FORCE_RELEASE = "force_release";
+    OPEN = "open";
+    SAVE = "save";
+    WITHDRAW = "withdraw";
 }
 
 fn read(script: &str) -> String {
@@ -34,9 +37,30 @@ fn read(script: &str) -> String {
     assert!(lib.contains(times), "the times stand elsewhere");
     let short = format!("local OFFER, QUEUE_LIFE = '{OFFER}', '{QUEUE_LIFE}'");
     let draw = include_str!("../../src/backend/redis/scripts/draw.lua");
-    script
-        .replace("--- draw\n", draw)
-        .replace("--- lib\n", &lib.replace(times, &short))
+    [
+        (
+            "--- abandon\n",
+            include_str!("../../src/backend/redis/scripts/abandon.lua"),
+        ),
+        (
+            "--- ask\n",
+            include_str!("../../src/backend/redis/scripts/ask.lua"),
+        ),
+        (
+            "--- record\n",
+            include_str!("../../src/backend/redis/scripts/record.lua"),
+        ),
+        (
+            "--- loaders\n",
+            include_str!("../../src/backend/redis/scripts/loaders.lua"),
+        ),
+        ("--- draw\n", draw),
+        ("--- lib\n", &lib.replace(times, &short)),
+    ]
+    .into_iter()
+    .fold(script.to_owned(), |script, (name, part)| {
+        script.replace(name, part)
+    })
 }
 
 /// The keys of one lock: lock, queue, counter, readers.
