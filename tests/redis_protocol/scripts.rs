@@ -89,6 +89,10 @@ impl Keys {
         format!("{{{}}}:u:{owner}", self.lock())
     }
 
+    pub(crate) fn record(&self) -> String {
+        format!("{{{}}}:rec", self.lock())
+    }
+
     /// `EVAL` of a script with all keys, and the tombstone of an owner if it looks for one.
     pub(crate) fn eval(&self, script: &str, tombstone: Option<&str>, args: &[&str]) -> Vec<String> {
         let mut keys = self.0.to_vec();
@@ -96,6 +100,9 @@ impl Keys {
             keys.truncate(2);
         } else if script == *RENEW {
             keys.truncate(1);
+        }
+        if [&*OPEN, &*SAVE, &*WITHDRAW].contains(&&*script.to_owned()) {
+            keys.push(self.record());
         }
         keys.extend(tombstone.map(|owner| self.tombstone(owner)));
         let mut command = vec!["EVAL".to_owned(), script.to_owned(), keys.len().to_string()];
