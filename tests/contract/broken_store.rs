@@ -86,6 +86,13 @@ struct Kept {
     ends: Instant,
 }
 
+/// What those who wait look for.
+fn state(key: &Key) -> (Option<FencingToken>, Option<Record>) {
+    let holder = key.holder.as_ref().map(|holder| holder.token);
+    let record = key.record.as_ref();
+    (holder, record.and_then(|kept| kept.record.clone()))
+}
+
 fn error(kind: BackendErrorKind) -> BackendError {
     BackendError::new(kind, "")
 }
@@ -120,12 +127,16 @@ impl Store {
         {
             key.record = None;
         }
+        let before = state(key);
         let result = section(key, last);
+        let changed = state(key) != before;
         if key.holder.is_none() && key.waiting == 0 && key.record.is_none() {
             keys.remove(name);
         }
         drop(server);
-        self.changed.notify_waiters();
+        if changed {
+            self.changed.notify_waiters();
+        }
         result
     }
 

@@ -270,7 +270,7 @@ caught_with_records! {
     a_stale_save_by_token: ComparesNoToken by stale_holders_write_nothing, must 2;
     a_stale_save_by_owner: ComparesNoOwner by stale_holders_do_not_come_first, must 2;
     a_stale_save_after_a_forget: ForgetsItsToken by stale_holders_write_nothing, must 2;
-    a_late_save_that_is_refused: RefusesTheLate by holders_without_successors_save_late, must 0;
+    a_late_save_that_is_refused: RefusesTheLate by holders_without_successors_save_late, must 3;
     a_result_that_changes: OverwritesItself by saves_are_repeated, must 3;
     one_look_for_a_wait: LooksOnce by a_result_wakes_all, must 5;
     one_look_for_many: LooksOnce by one_of_many_requests_runs, must 4;

@@ -101,7 +101,10 @@ impl Keys {
         } else if script == *RENEW {
             keys.truncate(1);
         }
-        if [&*OPEN, &*SAVE, &*WITHDRAW].contains(&&*script.to_owned()) {
+        if [&*OPEN, &*SAVE, &*WITHDRAW]
+            .iter()
+            .any(|of_records| *of_records == script)
+        {
             keys.push(self.record());
         }
         keys.extend(tombstone.map(|owner| self.tombstone(owner)));

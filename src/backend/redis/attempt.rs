@@ -26,7 +26,6 @@ use super::{
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
-    lease::{FencingToken, Loss},
     record::{Opening, Record},
 };
 
