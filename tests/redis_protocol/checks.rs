@@ -251,7 +251,8 @@ impl Checks {
             }
         } else if command[1] == *SAVE {
             if before.record != after.record {
-                let token: u64 = command[9].parse().expect("a token");
+                let keys: usize = command[2].parse().expect("a number");
+                let token: u64 = command[keys + 4].parse().expect("a token");
                 let mine = before.lock == "(nil)" || before.owner() == Some(&*caller.name);
                 assert!(mine, "saved under another's lock: {said}");
                 assert!(
