@@ -2,6 +2,7 @@
 //! that are broken in one way each.
 
 mod broken;
+mod broken_store;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "redis")]
@@ -23,6 +24,7 @@ use std::{
 };
 
 use broken::{Fault, Rig};
+use broken_store::{Fault as StoreFault, Store};
 use tower_lock::{
     BackendErrorKind, BoxError, LockKey, MemoryBackend,
     backend::{AcquireRequest, DynLockBackend, WaitBound},
@@ -238,4 +240,54 @@ caught! {
     keys_that_stay: KeepsKeys by idle_keys_leave_nothing, must 9;
     keys_that_collide: CutsKeys by keys_of_any_bytes, must 13;
     a_renewal_that_does_nothing: RenewsNothing by renewal_keeps_the_key, must 8;
+}
+
+/// Without a fault the store below passes, so what is caught is the fault.
+#[test]
+fn the_sound_store_keeps_records() {
+    keeps_records(&Store::new(StoreFault::None));
+}
+
+macro_rules! caught_with_records {
+    ($($test:ident: $fault:ident by $check:ident, must $($must:literal)|+;)*) => {
+        $(#[test]
+        fn $test() {
+            let check = stringify!($check);
+            let store = Store::new(StoreFault::$fault);
+            match block_on(contract::records::check(&store, check)) {
+                Outcome::Violated(violation) => {
+                    assert_eq!(violation.check(), check);
+                    assert!([$($must),+].contains(&violation.must()), "{violation}");
+                    assert!(violation.to_string().contains("must R"), "{violation}");
+                }
+                other => panic!("not caught by {check}: {other:?}"),
+            }
+        })*
+    };
+}
+
+caught_with_records! {
+    a_stale_save_by_token: ComparesNoToken by stale_holders_write_nothing, must 2;
+    a_stale_save_by_owner: ComparesNoOwner by stale_holders_do_not_come_first, must 2;
+    a_stale_save_after_a_forget: ForgetsItsToken by stale_holders_write_nothing, must 2;
+    a_late_save_that_is_refused: RefusesTheLate by holders_without_successors_save_late, must 3;
+    a_result_that_changes: OverwritesItself by saves_are_repeated, must 3;
+    one_look_for_a_wait: LooksOnce by a_result_wakes_all, must 5;
+    one_look_for_many: LooksOnce by one_of_many_requests_runs, must 4;
+    a_look_apart_from_the_grant: LooksAndThenAcquires by one_of_many_requests_runs, must 4;
+    waiters_that_queue_for_a_result: WakesOneByOne by a_result_wakes_all, must 5;
+    an_open_record_that_is_left: LeavesOpenRecords by drop_of_a_first_request, must 8;
+    open_records_that_are_left: LeavesOpenRecords by aborts_at_random, must 8;
+    an_orphan_that_is_lost: LosesOrphans by drop_of_a_first_request, must 8;
+    a_key_between_lock_and_result: ReleasesAndThenSaves by nobody_comes_between, must 10;
+    a_record_without_an_end: KeepsForEver by records_are_kept_until_their_end, must 1;
+    a_byte_too_many: AddsAByte by records_are_kept_until_their_end, must 1;
+    orphans_that_are_all_replaced: ReplacesAllOrphans by orphans_as_the_opening_says, must 6;
+    orphans_replaced_by_waiters: ReplacesAllOrphans by kept_orphans_are_for_all, must 5;
+    no_limits: HasNoLimits by limits_come_first, must 11;
+    an_open_record_that_ends_with_the_lease: ClosesWithTheLease by open_records_stay, must 12;
+    a_held_key_without_its_record: HidesOpenRecords by held_keys_are_told, must 7;
+    a_second_grant_for_one_owner: GrantsAgain by owners_ask_again, must 9;
+    a_loss_that_is_none: ReportsALoss by saving_releases, must 10;
+    marks_that_are_left: LeavesMarks by nothing_is_left, must 12;
 }

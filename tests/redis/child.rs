@@ -4,8 +4,9 @@ use std::{env, io, process::Command, time::Duration};
 
 use tokio::runtime::Runtime;
 use tower_lock::{
-    Lease as _, LockBackend as _, LockKey, RedisBackend,
-    backend::{AcquireRequest, WaitBound},
+    BackendErrorKind, Lease as _, LockBackend as _, LockKey, RedisBackend,
+    backend::{AcquireRequest, Found, LockingRecordStore as _, WaitBound},
+    record::{Opening, Save},
 };
 
 use crate::{servers::Process, support::LONG};
@@ -45,6 +46,19 @@ impl Child {
         assert!(self.0.wait_for("served"), "{}", self.0.log());
     }
 
+    /// The same, with an open record.
+    pub(crate) fn begin(&mut self, key: &str, ttl: Duration) {
+        self.0.send(&format!("begin {key} {}", ttl.as_millis()));
+        assert!(self.0.wait_for("begun"), "{}", self.0.log());
+    }
+
+    /// Saves as what it has begun; whether that was accepted.
+    pub(crate) fn save(&mut self, bytes: &str) -> bool {
+        self.0.send(&format!("save {bytes}"));
+        assert!(self.0.wait_for("save was"), "{}", self.0.log());
+        self.0.log().trim_end().ends_with("accepted")
+    }
+
     pub(crate) fn kill(&mut self) {
         self.0.kill();
     }
@@ -67,6 +81,7 @@ fn runs_as_it_is_told() {
     let backend = runtime.block_on(RedisBackend::connect(&url)).unwrap();
     println!("connected");
     let mut held = Vec::new();
+    let mut begun = None;
     for line in io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -76,6 +91,30 @@ fn runs_as_it_is_told() {
                 let request = AcquireRequest::new(LockKey::new("order", key), ttl);
                 held.push(runtime.block_on(backend.acquire(&request)).unwrap());
                 println!("holds");
+            }
+            ["begin", key, ms] => {
+                let ttl = Duration::from_millis(ms.parse().unwrap());
+                let request = AcquireRequest::new(LockKey::new("order", key), ttl);
+                let opening = Opening::new("child", LONG);
+                let found = backend.acquire_or_load(&request, Some(&opening));
+                match runtime.block_on(found).unwrap() {
+                    Found::Lease { lease, .. } => begun = Some((request, lease)),
+                    other => panic!("{other:?}"),
+                }
+                println!("begun");
+            }
+            ["save", bytes] => {
+                let (request, lease) = begun.take().unwrap();
+                let token = lease.fencing_token();
+                let bytes = bytes.to_string();
+                let save = Save::keep(request.key, request.owner, token, bytes, LONG);
+                match runtime.block_on(backend.save_and_release(&save)) {
+                    Ok(()) => println!("save was accepted"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), BackendErrorKind::Lost, "{error}");
+                        println!("save was refused");
+                    }
+                }
             }
             ["wait", key, count] => {
                 for _ in 0..count.parse().unwrap() {

@@ -11,6 +11,8 @@ mod leftovers;
 mod network;
 mod outages;
 mod processes;
+mod record_faults;
+mod records;
 mod refusals;
 mod replica_acks;
 mod sentinel;

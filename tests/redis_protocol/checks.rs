@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    scripts::{ABANDON, Keys, LOOK, STEP, call},
+    scripts::{ABANDON, Keys, LOOK, OPEN, SAVE, STEP, WITHDRAW, call},
     servers::{Reply, resp::Client},
     world::{Owner, Process, State},
 };
@@ -22,6 +22,8 @@ pub(crate) struct Checks {
     /// First token of each grant, and what it reserved.
     grants: HashMap<String, (u64, u64, bool)>,
     last: u64,
+    /// The last token whose owner knows that its record is open.
+    last_opened: u64,
     /// The wall clock as the day began.
     ahead: f64,
     /// Until when somebody else counts on the key.
@@ -34,6 +36,7 @@ struct Moment {
     /// Score and entry.
     queue: Vec<(f64, String)>,
     readers: Vec<String>,
+    record: String,
 }
 
 impl Moment {
@@ -50,7 +53,16 @@ impl Moment {
                 .iter()
                 .map(|who| who.split(' ').next().expect("an owner").to_owned())
                 .collect(),
+            record: replies[3].to_string(),
         }
+    }
+
+    /// The token of the record, and who opened it, if that is what it says.
+    fn record(&self) -> Option<(u64, Option<&str>)> {
+        let mut words = self.record.split(' ');
+        let kind = words.next()?;
+        let token = words.next()?.parse().ok()?;
+        Some((token, words.next().filter(|_| kind == "o")))
     }
 
     /// Who holds alone.
@@ -93,6 +105,7 @@ impl Checks {
             seed,
             grants,
             last,
+            last_opened: 0,
             ahead: wall_clock_ahead(),
             foreign_until: Instant::now(),
         }
@@ -116,6 +129,7 @@ impl Checks {
             text(&["GET", keys.lock()]),
             text(&["ZRANGE", keys.queue(), "0", "-1", "WITHSCORES"]),
             text(&["ZRANGE", keys.readers(), "0", "-1"]),
+            text(&["GET", &keys.record()]),
         ];
         call(&mut self.client, &text(&["MULTI"]));
         for question in &look {
@@ -125,22 +139,31 @@ impl Checks {
         for question in &look {
             call(&mut self.client, question);
         }
-        for key in &keys.0 {
+        let record = keys.record();
+        let all = || keys.0.iter().chain([&record]);
+        for key in all() {
             call(&mut self.client, &text(&["PTTL", key]));
         }
         let Reply::List(replies) = call(&mut self.client, &text(&["EXEC"])) else {
             panic!("it runs all or nothing");
         };
-        let (mut before, after) = (Moment::of(&replies[..3]), Moment::of(&replies[4..7]));
-        for (key, ttl) in keys.0.iter().zip(&replies[7..]) {
+        let (mut before, after) = (Moment::of(&replies[..4]), Moment::of(&replies[5..9]));
+        let answer = &replies[4];
+        for (key, ttl) in all().zip(&replies[9..]) {
             assert_ne!(ttl.int(), -1, "seed {}: {key} has no end", self.seed);
         }
-        if command[1] == *ABANDON {
+        self.record(&before, &after, &owners[by], command, answer);
+        let found = matches!(answer, Reply::List(items) if items[0].to_string() == "=");
+        if found || command[1] == *ABANDON || command[1] == *WITHDRAW {
             // It steps aside itself.
             let gone = &owners[by].name;
             before
                 .queue
                 .retain(|(_, entry)| read(entry).is_offered || read(entry).owner != gone);
+        }
+        if command[1] == *SAVE && after.record.starts_with("c ") {
+            // There is what they wait for.
+            before.queue.retain(|(_, entry)| !entry.ends_with(" r"));
         }
         let listens = |inbox: &str| {
             let listener = processes.iter().find(|p| p.channel == inbox);
@@ -180,18 +203,96 @@ impl Checks {
         let first = after.queue.iter().find(|(score, _)| *score < UNFAIR);
         if after.lock == "(nil)"
             && before.lock == "(nil)"
-            && replies[3] != Reply::List(vec![Reply::Int(-1)])
-            && [&*STEP, &*LOOK, &*ABANDON].contains(&&command[1])
+            && *answer != Reply::List(vec![Reply::Int(-1)])
+            && [&*STEP, &*OPEN, &*LOOK, &*ABANDON, &*WITHDRAW].contains(&&command[1])
             && let Some((_, entry)) = first
             && !read(entry).is_offered
             && listens(read(entry).inbox)
         {
             panic!(
                 "seed {}: nobody holds, and the first was not served: {entry}\n{}\n{said:?}\n{:?}",
-                self.seed, caller.name, replies[3],
+                self.seed, caller.name, answer,
             );
         }
-        replies[3].clone()
+        answer.clone()
+    }
+
+    /// What a command may do to the record.
+    fn record(
+        &self,
+        before: &Moment,
+        after: &Moment,
+        caller: &Owner,
+        command: &[String],
+        answer: &Reply,
+    ) {
+        let seed = self.seed;
+        let said = format!(
+            "seed {seed}: {}\n{command:?}\n{before:?}\n{after:?}",
+            caller.name
+        );
+        let (was, is) = (before.record(), after.record());
+        if command[1] == *OPEN {
+            let granted = matches!(answer, Reply::List(items) if items[0].to_string() == "+");
+            assert!(
+                !granted || !before.record.starts_with("c "),
+                "granted under a result: {said}"
+            );
+            if granted {
+                let opened = is.and_then(|(_, opener)| opener);
+                assert_eq!(opened, Some(&*caller.name), "nothing is open: {said}");
+                assert_eq!(
+                    after.owner(),
+                    Some(&*caller.name),
+                    "it does not hold: {said}"
+                );
+            } else {
+                assert_eq!(before.record, after.record, "{said}");
+            }
+        } else if command[1] == *SAVE {
+            if before.record != after.record {
+                let keys: usize = command[2].parse().expect("a number");
+                let token: u64 = command[keys + 4].parse().expect("a token");
+                let mine = before.lock == "(nil)" || before.owner() == Some(&*caller.name);
+                assert!(mine, "saved under another's lock: {said}");
+                assert!(
+                    token >= self.last_opened || !after.record.starts_with("c "),
+                    "a stale save, after {}: {said}",
+                    self.last_opened
+                );
+            }
+        } else if command[1] != *WITHDRAW {
+            assert_eq!(before.record, after.record, "{said}");
+        }
+        if let (Some((was, _)), Some((is, _))) = (was, is)
+            && command[1] != *WITHDRAW
+        {
+            assert!(was <= is, "the token fell: {said}");
+        }
+    }
+
+    /// A result has had its time, and with it what it knew of tokens.
+    pub(crate) fn end_result(&mut self, keys: &Keys) {
+        let record = keys.record();
+        let get = ["GET", &record].map(str::to_owned);
+        if call(&mut self.client, &get).to_string().starts_with("c ") {
+            call(&mut self.client, &["DEL", &record].map(str::to_owned));
+            self.last_opened = 0;
+        }
+    }
+
+    /// Whoever left an open record may have begun.
+    pub(crate) fn in_the_end(&self, record: &Reply, owners: &[Owner]) {
+        let record = record.to_string();
+        if let Some(opener) = record.strip_prefix("o ").and_then(|r| r.split(' ').nth(1)) {
+            let opener = owners.iter().find(|owner| owner.name == opener);
+            let opener = opener.expect("an owner");
+            assert!(
+                opener.told || opener.crashed,
+                "seed {}: it never began: {record}",
+                self.seed
+            );
+        }
     }
 
     /// A grant or offer goes to nobody before whom another stands who could have had it.
@@ -248,6 +349,9 @@ impl Checks {
 
     /// An owner knows that it holds.
     pub(crate) fn granted(&mut self, owner: &Owner, token: u64, until: Instant) {
+        if owner.loads && until > Instant::now() {
+            self.last_opened = self.last_opened.max(token);
+        }
         // Readers that hold together share one.
         let reserved = if owner.shared { 1 } else { owner.tokens };
         let last = token + reserved - 1;

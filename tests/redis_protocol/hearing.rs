@@ -28,12 +28,24 @@ impl Model<'_> {
                 if owner.state != State::Waits {
                     return;
                 }
-                let Reply::List(answer) = answer else {
-                    let token = answer.int() as u64;
+                let answer = match answer {
+                    Reply::List(answer) => answer,
+                    token => vec![Reply::Text("+".to_owned()), token],
+                };
+                if answer[0] == Reply::Text("+".to_owned()) {
+                    let token = answer[1].int() as u64;
                     owner.state = State::Holds { token, until };
+                    owner.told = true;
                     self.checks.granted(&self.owners[by], token, until);
                     return;
-                };
+                } else if answer[0] == Reply::Text("=".to_owned()) {
+                    owner.state = State::Gone;
+                    if owner.tainted {
+                        owner.state = State::Leaves;
+                        self.send(by, Ask::Abandon);
+                    }
+                    return;
+                }
                 match (answer[0].int(), queues) {
                     (0, true) => {
                         owner.ticket = answer[2].text().to_owned();
@@ -74,7 +86,7 @@ impl Model<'_> {
                     owner.state = State::Holds { token, until };
                 }
             }
-            Ask::Release(_) | Ask::Abandon => owner.state = State::Gone,
+            Ask::Release(_) | Ask::Save { .. } | Ask::Abandon => owner.state = State::Gone,
             Ask::ForceRelease | Ask::Gate => {}
             Ask::Look => {
                 let Reply::List(answer) = answer else {
@@ -113,6 +125,7 @@ impl Model<'_> {
             ("g", Some(owner)) => owner.offer = words.last().map(|&token| token.to_owned()),
             ("w", Some(owner)) => owner.asks = true,
             ("x", None) => self.all_ask(n),
+            ("d", None) => self.all_ask(n),
             ("n" | "f", None) => {}
             other => panic!("seed {}: news {other:?}", self.checks.seed),
         }

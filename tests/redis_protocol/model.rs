@@ -86,6 +86,10 @@ impl<'a> Model<'a> {
             .command(&["KEYS", &format!("*{}*", self.keys.lock())]);
         let mut left = left.texts();
         left.retain(|key| !key.starts_with("token:") && !key.contains("}:u:"));
+        let record = self.keys.record();
+        self.checks
+            .in_the_end(&self.server.command(&["GET", &record]), &self.owners);
+        left.retain(|key| *key != record);
         assert!(left.is_empty(), "seed {}: left: {left:?}", self.checks.seed);
         self.checks.grants()
     }
@@ -209,6 +213,10 @@ impl<'a> Model<'a> {
                         owner.renews = true;
                         Ask::Renew(token)
                     }
+                    3..8 if owner.loads => Ask::Save {
+                        token,
+                        keeps: self.rng.u32(..6) == 0,
+                    },
                     3..6 if !owner.shared && !owner.tainted => Ask::Release(token),
                     _ => Ask::Abandon,
                 }
@@ -283,6 +291,9 @@ impl<'a> Model<'a> {
                 }
                 Ask::Renew(_) => owner.renews = false,
                 Ask::Release(_) | Ask::Abandon => self.send(by, Ask::Abandon),
+                // As a manager does, which repeats a save and goes on to release.
+                Ask::Save { .. } if self.rng.bool() => self.send(by, ask),
+                Ask::Save { .. } => self.send(by, Ask::Abandon),
                 Ask::Look | Ask::ForceRelease | Ask::Gate => {}
             }
         }
@@ -303,7 +314,9 @@ impl<'a> Model<'a> {
                 self.checks.foreign_until = Instant::now();
                 self.server.command(&["DEL", lock]);
             }
-            (2, Some(by)) => self.send(by, Ask::Gate),
+            (2, Some(by)) if self.rng.bool() => self.send(by, Ask::Gate),
+            // Its ttl is over.
+            (2, _) => self.checks.end_result(&self.keys),
             (3, Some(by)) if self.rng.u32(..3) == 0 && self.runs(n) => {
                 self.send(by, Ask::ForceRelease);
             }
@@ -357,6 +370,7 @@ impl<'a> Model<'a> {
         process.late.clear();
         for owner in &mut self.owners {
             if owner.process == n {
+                owner.crashed |= owner.state != State::Gone;
                 owner.state = State::Gone;
             }
         }

@@ -26,6 +26,9 @@ scripts! {
     LOOK = "look";
     GATE = "gate";
     FORCE_RELEASE = "force_release";
+    OPEN = "open";
+    SAVE = "save";
+    WITHDRAW = "withdraw";
 }
 
 fn read(script: &str) -> String {
@@ -34,9 +37,30 @@ fn read(script: &str) -> String {
     assert!(lib.contains(times), "the times stand elsewhere");
     let short = format!("local OFFER, QUEUE_LIFE = '{OFFER}', '{QUEUE_LIFE}'");
     let draw = include_str!("../../src/backend/redis/scripts/draw.lua");
-    script
-        .replace("--- draw\n", draw)
-        .replace("--- lib\n", &lib.replace(times, &short))
+    [
+        (
+            "--- abandon\n",
+            include_str!("../../src/backend/redis/scripts/abandon.lua"),
+        ),
+        (
+            "--- ask\n",
+            include_str!("../../src/backend/redis/scripts/ask.lua"),
+        ),
+        (
+            "--- record\n",
+            include_str!("../../src/backend/redis/scripts/record.lua"),
+        ),
+        (
+            "--- loaders\n",
+            include_str!("../../src/backend/redis/scripts/loaders.lua"),
+        ),
+        ("--- draw\n", draw),
+        ("--- lib\n", &lib.replace(times, &short)),
+    ]
+    .into_iter()
+    .fold(script.to_owned(), |script, (name, part)| {
+        script.replace(name, part)
+    })
 }
 
 /// The keys of one lock: lock, queue, counter, readers.
@@ -65,6 +89,10 @@ impl Keys {
         format!("{{{}}}:u:{owner}", self.lock())
     }
 
+    pub(crate) fn record(&self) -> String {
+        format!("{{{}}}:rec", self.lock())
+    }
+
     /// `EVAL` of a script with all keys, and the tombstone of an owner if it looks for one.
     pub(crate) fn eval(&self, script: &str, tombstone: Option<&str>, args: &[&str]) -> Vec<String> {
         let mut keys = self.0.to_vec();
@@ -72,6 +100,12 @@ impl Keys {
             keys.truncate(2);
         } else if script == *RENEW {
             keys.truncate(1);
+        }
+        if [&*OPEN, &*SAVE, &*WITHDRAW]
+            .iter()
+            .any(|of_records| *of_records == script)
+        {
+            keys.push(self.record());
         }
         keys.extend(tombstone.map(|owner| self.tombstone(owner)));
         let mut command = vec!["EVAL".to_owned(), script.to_owned(), keys.len().to_string()];

@@ -7,14 +7,16 @@ use std::{
 
 use crate::{
     scripts::{
-        ABANDON, CONFIRM, FORCE_RELEASE, GATE, Inbox, Keys, LOOK, RELEASE, RENEW, RENEW_SHARED,
-        STEP,
+        ABANDON, CONFIRM, FORCE_RELEASE, GATE, Inbox, Keys, LOOK, OPEN, RELEASE, RENEW,
+        RENEW_SHARED, SAVE, STEP, WITHDRAW,
     },
     servers::{RedisServer, Reply},
 };
 
 /// How long a late packet may be on its way.
 const TOMBSTONE: &str = "5000";
+/// Longer than a day of the model.
+const RECORD_TTL: &str = "600000";
 
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
@@ -24,6 +26,11 @@ pub(crate) enum Ask {
     Confirm(String),
     Renew(String),
     Release(String),
+    /// The same with a result, or with the word that there is none.
+    Save {
+        token: String,
+        keeps: bool,
+    },
     Abandon,
     Look,
     /// Not as this owner: an operator, and somebody who waits until nobody holds.
@@ -72,6 +79,12 @@ pub(crate) struct Owner {
     pub(crate) process: usize,
     pub(crate) shared: bool,
     pub(crate) unfair: bool,
+    /// It asks for the record too, and opens it.
+    pub(crate) loads: bool,
+    /// It has heard that it holds, and may have begun.
+    pub(crate) told: bool,
+    /// Its process did.
+    pub(crate) crashed: bool,
     pub(crate) ticket: String,
     pub(crate) tokens: u64,
     pub(crate) state: State,
@@ -118,6 +131,9 @@ impl Owner {
             process,
             shared,
             unfair: rng.u32(..10) < 2,
+            loads: !shared && rng.u32(..10) < 5,
+            told: false,
+            crashed: false,
             ticket: String::new(),
             tokens: if shared { 1 } else { rng.u64(1..4) },
             state: State::Waits,
@@ -143,7 +159,8 @@ impl Owner {
         let (ttl, inbox) = (self.ttl.to_string(), process.channel.as_str());
         let mode = if self.shared { "s" } else { "x" };
         let who = format!("{} {inbox}", self.name);
-        let me = format!("{who} {mode} {ttl} {}", self.tokens);
+        let record = if self.loads { " r" } else { "" };
+        let me = format!("{who} {mode} {ttl} {}{record}", self.tokens);
         let value = |token: &str| format!("1 {who} {token}");
         let looks = (!process.kills).then_some(self.name.as_str());
         match ask {
@@ -156,13 +173,17 @@ impl Owner {
                 };
                 let tokens = self.tokens.to_string();
                 let mut args = vec![&*who, mode, &ttl, order];
-                if self.tokens > 1 || !self.ticket.is_empty() {
+                if self.tokens > 1 || !self.ticket.is_empty() || self.loads {
                     args.push(&tokens);
                 }
-                if !self.ticket.is_empty() {
+                if !self.ticket.is_empty() || self.loads {
                     args.push(&self.ticket);
                 }
-                keys.eval(&STEP, looks, &args)
+                if !self.loads {
+                    return keys.eval(&STEP, looks, &args);
+                }
+                args.extend(["r", RECORD_TTL, "begun"]);
+                keys.eval(&OPEN, looks, &args)
             }
             Ask::Confirm(token) => {
                 keys.eval(&CONFIRM, None, &[&value(token), &ttl, &format!("!{me}")])
@@ -170,11 +191,20 @@ impl Owner {
             Ask::Renew(_) if self.shared => keys.eval(&RENEW_SHARED, None, &[&who, &ttl]),
             Ask::Renew(token) => keys.eval(&RENEW, None, &[&value(token), &ttl]),
             Ask::Release(token) => keys.eval(&RELEASE, None, &[&value(token)]),
+            Ask::Save { token, keeps } => {
+                let tombstone = self.tainted.then_some(self.name.as_str());
+                let verb = if *keeps { "k" } else { "f" };
+                let mut args = vec![&*self.name, token, verb, "1", RECORD_TTL, "done"];
+                args.extend(tombstone.map(|_| TOMBSTONE));
+                keys.eval(&SAVE, tombstone, &args)
+            }
             Ask::Abandon => {
                 let tombstone = self.tainted.then_some(self.name.as_str());
                 let mut args = vec![&*who, &*me];
                 args.extend(tombstone.map(|_| TOMBSTONE));
-                keys.eval(&ABANDON, tombstone, &args)
+                let takes_back = self.loads && !self.told;
+                let script = if takes_back { &WITHDRAW } else { &ABANDON };
+                keys.eval(script, tombstone, &args)
             }
             Ask::Look => keys.eval(&LOOK, None, &[inbox]),
             Ask::ForceRelease => keys.eval(&FORCE_RELEASE, None, &[]),

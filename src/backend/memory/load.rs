@@ -6,13 +6,11 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::HashTable;
-
 use super::{
     effects::Effects,
-    lease::{Grant, MemoryLease, nanos},
+    holding::Holding,
+    lease::{MemoryLease, nanos},
     records::{Before, Records},
-    slab::Place,
     table::{Attempt, Keys, Slot, Table, Ticket, shrink},
     wait::{Look, Stand, Waiting, leave, stand, superseded},
 };
@@ -20,7 +18,7 @@ use crate::{
     backend::{AcquireRequest, Found, Mode},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
-    lease::{Lease as _, OwnerToken},
+    lease::Lease as _,
     record::{Opening, Outcome, Record, RecordLimits, Save},
     sync::lock,
 };
@@ -37,16 +35,6 @@ type Loaded = Result<Found<MemoryLease>, BackendError>;
 pub(super) enum Asked {
     Ended(Loaded),
     Queued(Ticket),
-}
-
-/// Who holds a key, from where an owner stands.
-enum Holding {
-    Nobody,
-    /// It holds, and knows.
-    Me(Arc<Grant>),
-    /// It may, and does not know yet.
-    Offered,
-    Another,
 }
 
 pub(super) fn limits() -> RecordLimits {
@@ -134,65 +122,6 @@ impl Table {
         self.shards.iter().map(|shard| count(&lock(&shard.0))).sum()
     }
 
-    fn holding(
-        self: &Arc<Self>,
-        slots: &mut HashTable<Slot>,
-        key: &LockKey,
-        owner: &OwnerToken,
-        now: u64,
-        fx: &mut Effects,
-    ) -> Holding {
-        let Ok(mut entry) = slots.find_entry(key.hash64(), |slot| slot.key() == key) else {
-            return Holding::Nobody;
-        };
-        let room = match entry.get_mut() {
-            Slot::Held(grant) if grant.expiry() <= now => return Holding::Nobody,
-            Slot::Held(grant) if grant.owner == *owner => return Holding::Me(grant.clone()),
-            Slot::Held(_) => return Holding::Another,
-            Slot::Room(room) => room,
-        };
-        room.tick(self, now, fx);
-        let mine = room.people.find(owner).map(|at| room.people.get(at));
-        let holding = match mine.filter(|node| node.place() == Place::Holders) {
-            Some(node) if !node.claimed => Holding::Offered,
-            Some(node) => node.grant.clone().map_or(Holding::Nobody, Holding::Me),
-            None if room.people.len(Place::Holders) == 0 => Holding::Nobody,
-            None => Holding::Another,
-        };
-        if entry.get().is_idle() {
-            entry.remove();
-            shrink(slots);
-        }
-        holding
-    }
-
-    /// Takes an owner that waits, or was offered the key, out: an older future of it ends.
-    fn withdraw(
-        self: &Arc<Self>,
-        slots: &mut HashTable<Slot>,
-        key: &LockKey,
-        owner: &OwnerToken,
-        fx: &mut Effects,
-    ) {
-        let Ok(mut entry) = slots.find_entry(key.hash64(), |slot| slot.key() == key) else {
-            return;
-        };
-        if let Slot::Room(room) = entry.get_mut()
-            && let Some(at) = room.people.find(owner)
-        {
-            let (waker, grant) = room.people.remove(at);
-            fx.wake(waker);
-            if let Some(grant) = grant {
-                grant.end();
-            }
-            room.serve(self, fx);
-        }
-        if entry.get().is_idle() {
-            entry.remove();
-            shrink(slots);
-        }
-    }
-
     pub(super) fn acquire_or_load(
         self: &Arc<Self>,
         request: &AcquireRequest,
@@ -277,10 +206,8 @@ impl Table {
                     let records = records.get_or_insert_default();
                     records.close(key, *token, bytes.clone(), ends);
                     let slot = slots.find_mut(key.hash64(), |slot| slot.key() == key);
-                    if let Some(Slot::Room(room)) = slot
-                        && let Some(record) = records.get(key, now).and_then(|kept| kept.record())
-                    {
-                        room.tell_loaders(&record, fx);
+                    if let Some(Slot::Room(room)) = slot {
+                        room.tell_loaders(fx);
                     }
                 }
                 Outcome::Forget => {
@@ -366,35 +293,29 @@ pub(super) async fn wait(
             };
             let now = table.now();
             let at = ticket.at;
-            let looked = if let Some(node) = room.people.owned(at, ticket.seq)
-                && let Some(record) = node.found.take()
-            {
-                leave(table, room, at, fx);
-                Look::Ready(Ok(Found::Record(*record)))
-            } else {
-                let stands = stand(waiting, room, deadline, waker, fx);
-                let kept = records.as_ref().and_then(|records| records.get(key, now));
-                let stays = kept.filter(|kept| kept.stays(&request.owner, open));
-                match (stands, stays.and_then(|kept| kept.record())) {
-                    (Stand::Ended(error), _) => Look::Ready(Err(error)),
-                    (Stand::TimedOut(remaining), _) => {
-                        let remaining = remaining.map(Duration::from_nanos);
-                        Look::Ready(Ok(held(records, key, now, remaining)))
-                    }
-                    (Stand::Granted(_), Some(record)) => {
-                        leave(table, room, at, fx);
-                        Look::Ready(Ok(Found::Record(record)))
-                    }
-                    (Stand::Again(_), Some(record)) if record.is_closed() => {
-                        leave(table, room, at, fx);
-                        Look::Ready(Ok(Found::Record(record)))
-                    }
-                    (Stand::Again(again), _) => Look::Again(again),
-                    (Stand::Granted(now), None) => match room.take_offer(at, now) {
-                        Some(lease) => Look::Ready(Ok(begin(records, request, open, lease, now))),
-                        None => Look::Ready(Err(superseded())),
-                    },
+            let kept = records.as_ref().and_then(|records| records.get(key, now));
+            let stays = kept.filter(|kept| kept.stays(&request.owner, open));
+            let is_mine = room.people.owned(at, ticket.seq).is_some();
+            let stands = match stays {
+                // It is woken for this, or was about to look.
+                Some(kept) if kept.is_closed() && is_mine => Stand::Granted(now),
+                _ => stand(waiting, room, deadline, waker, fx),
+            };
+            let looked = match (stands, stays.and_then(|kept| kept.record())) {
+                (Stand::Granted(_), Some(record)) => {
+                    leave(table, room, at, fx);
+                    Look::Ready(Ok(Found::Record(record)))
                 }
+                (Stand::Granted(now), None) => match room.take_offer(at, now) {
+                    Some(lease) => Look::Ready(Ok(begin(records, request, open, lease, now))),
+                    None => Look::Ready(Err(superseded())),
+                },
+                (Stand::Again(again), _) => Look::Again(again),
+                (Stand::TimedOut(remaining), _) => {
+                    let remaining = remaining.map(Duration::from_nanos);
+                    Look::Ready(Ok(held(records, key, now, remaining)))
+                }
+                (Stand::Ended(error), _) => Look::Ready(Err(error)),
             };
             if entry.get().is_idle() {
                 entry.remove();

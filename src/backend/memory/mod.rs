@@ -66,6 +66,7 @@
 //!    order of tokens is the order of grants (must 3).
 
 mod effects;
+mod holding;
 mod lease;
 mod load;
 mod operate;

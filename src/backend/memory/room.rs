@@ -12,7 +12,6 @@ use crate::{
     backend::{Mode, Order},
     key::LockKey,
     lease::Loss,
-    record::Record,
 };
 
 /// How long an offer waits to be claimed, where somebody else waits behind it.
@@ -328,14 +327,14 @@ impl Room {
         held
     }
 
-    /// There is a result: all who wait for one have it, and leave the queue.
-    pub(super) fn tell_loaders(&mut self, record: &Record, fx: &mut Effects) {
+    /// There is a result: all who wait for one are woken to take it, and none stands in the way of
+    /// those who wait for the lock alone.
+    pub(super) fn tell_loaders(&mut self, fx: &mut Effects) {
         let mut at = self.people.head(Place::Queue);
         while let Some(this) = at {
             at = self.people.next(this);
             let node = self.people.get_mut(this);
             if node.loads {
-                node.found = Some(Box::new(record.clone()));
                 fx.wake(node.waker.take());
                 self.people.relink(this, Place::Aside, false);
             }

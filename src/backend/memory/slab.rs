@@ -6,7 +6,7 @@ use std::{sync::Arc, task::Waker};
 use hashbrown::HashTable;
 
 use super::lease::{Grant, Wish};
-use crate::{backend::Order, lease::OwnerToken, record::Record};
+use crate::{backend::Order, lease::OwnerToken};
 
 /// No node.
 pub(super) const NIL: u32 = u32::MAX;
@@ -43,8 +43,6 @@ pub(super) struct Node {
     pub(super) answered: bool,
     /// It waits for a record too.
     pub(super) loads: bool,
-    /// The record that it is to have.
-    pub(super) found: Option<Box<Record>>,
 }
 
 impl Node {
@@ -61,7 +59,6 @@ impl Node {
             claimed: false,
             answered: true,
             loads: false,
-            found: None,
         }
     }
 
@@ -194,7 +191,6 @@ impl Slab {
         let node = &mut self.nodes[at as usize];
         node.seq = 0;
         node.wish = None;
-        node.found = None;
         let taken = (node.waker.take(), node.grant.take());
         node.next = self.free;
         self.free = at;

@@ -1,5 +1,7 @@
 //! What one acquire does at the server.
 
+mod ends;
+
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
@@ -24,7 +26,6 @@ use super::{
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
-    lease::{FencingToken, Loss},
     record::{Opening, Record},
 };
 
@@ -250,36 +251,6 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The server has nothing of this attempt, so there is nothing to undo.
-    fn settles(&mut self) {
-        self.unqueue();
-        // What may come late has to be buried.
-        if !self.tainted && !self.open && self.words.take().is_some() {
-            let room = &self.client.shared.room;
-            room.leave(&self.asker, &self.waiter, false);
-        }
-    }
-
-    /// The wait was refused. Who never stood in the queue has nothing there.
-    pub(super) fn is_refused(&mut self) {
-        if self.ticket.is_empty() && !self.continues {
-            self.settles();
-        }
-    }
-
-    /// The result, which took this one out of the queue and is loaded once for all who wait here.
-    pub(super) async fn load(&mut self, together: &Together) -> Option<Record> {
-        let load = async || {
-            super::record::load_of(&self.client.shared, &self.names)
-                .await
-                .ok()?
-        };
-        let record = together.get_or_init(load).await.clone();
-        let result = record.filter(Record::is_closed)?;
-        self.settles();
-        Some(result)
-    }
-
     fn begins_to_ask(&mut self, connection: &Arc<Connection>) -> Result<(), Trouble> {
         let asked = Asked {
             over: connection.clone(),
@@ -342,49 +313,6 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn granted(
-        &mut self,
-        token: i64,
-        sent: Instant,
-        previous: Option<Record>,
-    ) -> Result<RedisLease, Trouble> {
-        let token = u64::try_from(token)
-            .ok()
-            .and_then(FencingToken::new)
-            .ok_or_else(Trouble::strange)?;
-        let (Some(connection), Some(words)) = (self.connection.clone(), self.words.take()) else {
-            return Err(Trouble::strange());
-        };
-        self.unqueue();
-        let inner = Arc::new(Inner::new(
-            self.client.clone(),
-            Grant {
-                names: self.names.clone(),
-                words,
-                mode: self.request.mode,
-                asker: self.asker.clone(),
-                token,
-                ttl: self.ttl,
-                sent,
-                connection,
-                tainted: self.tainted,
-                previous,
-            },
-        ));
-        let room = &self.client.shared.room;
-        if let Err(is_replaced) = room.holds(&self.asker, &self.waiter, &inner) {
-            if is_replaced {
-                // A newer acquire of this owner gets the same grant; this one must not free it.
-                inner.disown();
-            }
-            return Err(Trouble::replaced());
-        }
-        if self.waiter.was_revoked(token.get()) {
-            inner.lose(Loss::ForceReleased);
-        }
-        Ok(RedisLease { inner })
-    }
-
     pub(super) fn queue(&mut self, outlook: Outlook) {
         let newcomer = (!self.queued).then_some(&self.waiter);
         let room = &self.client.shared.room;
@@ -395,29 +323,6 @@ impl<'a> Attempt<'a> {
     fn unqueue(&mut self) {
         if std::mem::take(&mut self.queued) {
             self.client.shared.room.unqueue(&self.names, &self.waiter);
-        }
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        self.unqueue();
-        let Some(words) = self.words.take() else {
-            // It ended with a lease.
-            return;
-        };
-        let room = &self.client.shared.room;
-        let asked = self.connection.take();
-        if room.leave(&self.asker, &self.waiter, asked.is_some())
-            && let Some(connection) = asked
-        {
-            self.client.undo(Undo::owner(
-                connection,
-                self.names.clone(),
-                self.asker.clone(),
-                words,
-                self.tainted,
-            ));
         }
     }
 }

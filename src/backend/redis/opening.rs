@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(of(b"c 17 a b \xff").unwrap(), Some(closed));
         let open = Record::new(RecordState::Open, token(18), "new");
         assert_eq!(of(b"o 18 ab 0 new").unwrap(), Some(open.clone()));
-        assert_eq!(of(b"o 18 ab 11 o 17 - 0 oldnew").unwrap(), Some(open));
+        assert_eq!(of(b"o 18 ab 12 o 17 - 0 oldnew").unwrap(), Some(open));
         let empty = Record::new(RecordState::Closed, token(17), "");
         assert_eq!(of(b"c 17 ").unwrap(), Some(empty));
         for nothing in [&b""[..], b"f 17 "] {

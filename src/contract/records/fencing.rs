@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     backend::AcquireRequest,
+    error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::{FencingToken, Lease},
 };
@@ -137,6 +138,16 @@ pub(super) async fn stale_holders_do_not_come_first<T: ContractTarget>(
     Ok(Verdict::Passed)
 }
 
+fn accepted(saved: Result<(), BackendError>) -> Result<(), Violation> {
+    match saved {
+        Err(error) if error.kind() == BackendErrorKind::Lost => Err(Violation::new(
+            3,
+            "a late save was refused, and nobody came meanwhile",
+        )),
+        other => Ok(other?),
+    }
+}
+
 /// R3: its lease is over, and nobody came.
 pub(super) async fn holders_without_successors_save_late<T: ContractTarget>(
     context: &Context<'_, T>,
@@ -146,12 +157,11 @@ pub(super) async fn holders_without_successors_save_late<T: ContractTarget>(
         let key = context.key();
         let (late, token) = paused(context, &key).await?;
         if forgets {
-            one.dyn_save_and_release(&forget(&late, token)).await?;
+            accepted(one.dyn_save_and_release(&forget(&late, token)).await)?;
             let loaded = two.dyn_load(&key).await?;
             ensure!(loaded.is_none(), 3, "what was forgotten late is {loaded:?}");
         } else {
-            one.dyn_save_and_release(&keep(&late, token, "late"))
-                .await?;
+            accepted(one.dyn_save_and_release(&keep(&late, token, "late")).await)?;
             let loaded = two.dyn_load(&key).await?;
             result(loaded.as_ref(), token, b"late", (3, "a late result"))?;
         }
@@ -169,7 +179,7 @@ pub(super) async fn holders_without_successors_save_late<T: ContractTarget>(
     );
     let token = held.fencing_token();
     held.release().await?;
-    one.dyn_save(&keep(&wish, token, "afterwards")).await?;
+    accepted(one.dyn_save(&keep(&wish, token, "afterwards")).await)?;
     let loaded = two.dyn_load(&key).await?;
     result(loaded.as_ref(), token, b"afterwards", (3, "a late result"))?;
     Ok(Verdict::Passed)
@@ -189,17 +199,26 @@ pub(super) async fn saves_are_repeated<T: ContractTarget>(context: &Context<'_, 
         .held(&key, 3, "after a save without a release")
         .await?;
     held.renew().await?;
-    for again in [
-        one.dyn_save(&first).await,
-        two.dyn_save(&first).await,
-        one.dyn_save(&keep(&wish, token, "second")).await,
-        one.dyn_save(&forget(&wish, token)).await,
-        one.dyn_save_and_release(&first).await,
-        one.dyn_save_and_release(&first).await,
-        two.dyn_save_and_release(&forget(&wish, token)).await,
-    ] {
-        if let Err(error) = again {
-            return Err(Violation::new(3, format!("a repeated save: {error}")));
+    let (second, forgets) = (keep(&wish, token, "second"), forget(&wish, token));
+    for (n, (store, releases, save)) in [
+        (one, false, &first),
+        (two, false, &first),
+        (one, false, &second),
+        (one, false, &forgets),
+        (one, true, &first),
+        (one, true, &second),
+        (two, true, &forgets),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let saved = if releases {
+            store.dyn_save_and_release(save).await
+        } else {
+            store.dyn_save(save).await
+        };
+        if let Err(error) = saved {
+            return Err(Violation::new(3, format!("save {n} of one token: {error}")));
         }
         let loaded = two.dyn_load(&key).await?;
         result(loaded.as_ref(), token, b"first", (3, "the first result"))?;

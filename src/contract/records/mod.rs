@@ -71,9 +71,7 @@ pub fn checks() -> &'static [&'static str] {
 pub async fn run<T: ContractTarget>(target: &T) -> Report {
     let mut report = Report::default();
     for name in checks() {
-        let o = check(target, name).await;
-        eprintln!("DEBUG {name}: {o:?}");
-        report.push(name, o);
+        report.push(name, check(target, name).await);
     }
     report
 }

@@ -29,6 +29,8 @@ pub(super) async fn owners_ask_again<T: ContractTarget>(context: &Context<'_, T>
             "the orphan is {previous:?}"
         );
         let opened = one.dyn_load(&key).await?;
+        // Of some backends the drop of one handle is the end of all.
+        let mut handles = vec![unheard.clone()];
         for last in [false, true] {
             let found = one.dyn_acquire_or_load(&wish, Some(&open)).await;
             let (again, before) = lease(found, 9, "a holder that asks again")?;
@@ -43,10 +45,12 @@ pub(super) async fn owners_ask_again<T: ContractTarget>(context: &Context<'_, T>
             let record = two.dyn_load(&key).await?;
             ensure!(record == opened, 9, "{opened:?} became {record:?}");
             let token = again.fencing_token();
+            handles.push(again);
             if last {
                 one.dyn_save_and_release(&forget(&wish, token)).await?;
             }
         }
+        drop((handles, unheard));
         context
             .until_free(&key, "after an owner asked again")
             .await?;
@@ -152,8 +156,19 @@ pub(super) async fn nobody_comes_between<T: ContractTarget>(context: &Context<'_
             })
             .collect();
         tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(..5))).await;
-        one.dyn_save_and_release(&keep(&wish, token, "result"))
-            .await?;
+        let saved = one
+            .dyn_save_and_release(&keep(&wish, token, "result"))
+            .await;
+        if saved
+            .as_ref()
+            .is_err_and(|error| error.kind() == BackendErrorKind::Lost)
+        {
+            return Err(Violation::new(
+                10,
+                "another got the key of one that saves and releases",
+            ));
+        }
+        saved?;
         for watcher in watchers {
             let looks: Result<u32, Violation> = watcher
                 .await

@@ -178,7 +178,7 @@ pub(super) async fn aborts_at_random<T: ContractTarget>(context: &Context<'_, T>
                         a_moment(2).await;
                         let token = lease.dyn_fencing_token();
                         // Some leave, as if they had not run.
-                        if fastrand::u8(..4) > 0 {
+                        if fastrand::u8(..32) > 0 {
                             let forget = super::forget(&wish, token);
                             store.dyn_save_and_release(&forget).await?;
                         } else {
