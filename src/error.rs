@@ -91,6 +91,11 @@ impl BackendError {
         self.kind
     }
 
+    #[cfg(feature = "redlock")]
+    pub(crate) fn context(&self) -> &str {
+        &self.context
+    }
+
     /// What remains of the current holder's lease, where the backend knows it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining

@@ -25,6 +25,9 @@ pub use self::backend::etcd::EtcdBackend;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use self::backend::redis::{RedisBackend, ReplicaAck};
+#[cfg(feature = "redlock")]
+#[doc(inline)]
+pub use self::backend::redlock::RedLockBackend;
 #[cfg(feature = "zookeeper")]
 #[doc(inline)]
 pub use self::backend::zookeeper::ZooKeeperBackend;
@@ -68,6 +71,8 @@ const _: () = {
     send_sync_unpin::<EtcdBackend>();
     #[cfg(feature = "redis")]
     send_sync_unpin::<RedisBackend>();
+    #[cfg(feature = "redlock")]
+    send_sync_unpin::<RedLockBackend>();
     #[cfg(feature = "zookeeper")]
     send_sync_unpin::<ZooKeeperBackend>();
 };

@@ -30,6 +30,7 @@ pub(crate) struct Serve {
     /// Who decides which request holds an order: `memory:` in this process; `redis://HOST:PORT`,
     /// `rediss://..`, `unix:///PATH`, `redis+sentinel://HOST,HOST,HOST/SERVICE` or
     /// `redis+cluster://HOST,HOST,HOST` among all instances on that server or cluster;
+    /// `redlock://HOST,HOST,HOST` among all on a majority of these, which takes a --ttl to start;
     /// `zookeeper://HOST,HOST,HOST/CHROOT` among all on that ensemble; `etcd://HOST,HOST,HOST` or
     /// `etcds://..` on that cluster, with the feature etcd
     #[arg(long, value_name = "URL", default_value = "memory:")]
@@ -85,7 +86,8 @@ pub(crate) struct Leash {
 pub(crate) struct Demo {
     /// Who decides which request holds an order: `memory:` in one instance; `redis:` among several,
     /// on a redis-server that is started for it; `redis://HOST:PORT`, `rediss://..`,
-    /// `unix:///PATH`, `redis+sentinel://..`, `redis+cluster://..` or `zookeeper://HOST,HOST,HOST/CHROOT` on servers that run
+    /// `unix:///PATH`, `redis+sentinel://..`, `redis+cluster://..`,
+    /// `redlock://HOST,HOST,HOST` or `zookeeper://HOST,HOST,HOST/CHROOT` on servers that run
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) backend: String,
     /// How many instances of the shop to start; with `memory:` it is one

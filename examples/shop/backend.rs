@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tower_lock::{LockManager, MemoryBackend, RedisBackend, ZooKeeperBackend, backend::Scope};
+use tower_lock::{
+    LockManager, MemoryBackend, RedLockBackend, RedisBackend, ZooKeeperBackend, backend::Scope,
+};
 
 use crate::BoxError;
 
@@ -12,6 +14,8 @@ const ACCEPTED: &str = "`memory:` (one process), `redis://[user:password@]HOST[:
                         `redis+sentinel://HOST[:PORT][,HOST[:PORT]..]/SERVICE`, \
                         `redis+cluster://HOST[:PORT][,HOST[:PORT]..]`, \
                         `redis:` (for the demo, which starts one), \
+                        `redlock://[user:password@]HOST[:PORT],HOST[:PORT],..[/DATABASE]` (three or \
+                        more), `redlocks://..` (with TLS), \
                         `etcd://[user:password@]HOST[:PORT][,HOST[:PORT]..]`, `etcds://..` (with TLS), \
                         `zookeeper://[user:password@]HOST[:PORT][,HOST[:PORT]..][/CHROOT]`";
 
@@ -29,6 +33,7 @@ pub(crate) async fn connect(url: &str, ttl: Duration) -> Result<LockManager, Box
             | "rediss+cluster",
             _,
         )) => redis(url).await,
+        Some(("redlock" | "redlocks", _)) => redlock(url, ttl).await,
         Some(("etcd" | "etcds", _)) => etcd(url).await,
         Some(("zookeeper", _)) => zookeeper(url, ttl).await,
         // The URL may hold a password, so only its scheme is shown.
@@ -43,6 +48,17 @@ async fn redis(url: &str) -> Result<LockManager, BoxError> {
     // A prefix of its own: the shop stays clear of other locks on the same server.
     let backend = RedisBackend::builder(url).with_prefix("shop:").connect();
     Ok(LockManager::new(backend.await?))
+}
+
+async fn redlock(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
+    let backend = RedLockBackend::builder(url)
+        .with_prefix("shop:")
+        .with_max_ttl(ttl)
+        .connect()
+        .await?;
+    // On new or restarted servers this takes as long as the longest ttl.
+    backend.until_voting().await;
+    Ok(LockManager::new(backend))
 }
 
 #[cfg(feature = "etcd")]
@@ -109,6 +125,7 @@ mod tests {
                 "redis://",
                 "rediss://",
                 "unix://",
+                "redlock://",
                 "etcd://",
                 "etcds://",
                 "zookeeper://",
@@ -133,6 +150,20 @@ mod tests {
             assert!(!error.contains("secret"), "{url}: {error}");
         }
         assert!(refusal("redis:").await.contains("redis://127.0.0.1:6379"));
+    }
+
+    #[tokio::test]
+    async fn a_url_of_redlock_that_cannot_be_used_says_what_can() {
+        for (url, part) in [
+            ("redlock:secret", "redlock://"),
+            ("redlock://user:secret@host", "three nodes"),
+            ("redlocks://user:secret@a,b,c/secret", "redlock://"),
+            ("redlock://:secret@a,b,a", "same address"),
+        ] {
+            let error = refusal(url).await;
+            assert!(error.contains(part), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        }
     }
 
     #[cfg(not(feature = "etcd"))]
@@ -182,6 +213,7 @@ mod tests {
             "redis://user:secret@127.0.0.1:1",
             "rediss://user:secret@127.0.0.1:1",
             "unix:///nowhere/redis.sock?pass=secret",
+            "redlock://user:secret@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
             "zookeeper://user:secret@127.0.0.1:1",
         ] {
             let error = refusal(url).await;

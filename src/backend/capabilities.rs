@@ -52,6 +52,8 @@ pub struct Capabilities {
     pub reserves_tokens: bool,
     /// The shortest ttl that it takes, where a session gives one.
     pub min_ttl: Option<std::time::Duration>,
+    /// The longest ttl that it takes, where there is one.
+    pub max_ttl: Option<std::time::Duration>,
     /// The faults that it survives.
     pub survives: Faults,
 }
@@ -68,6 +70,7 @@ impl Capabilities {
             fencing: false,
             reserves_tokens: false,
             min_ttl: None,
+            max_ttl: None,
             survives: Faults {
                 client_crash: false,
                 server_restart: false,

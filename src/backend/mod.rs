@@ -1,7 +1,7 @@
 //! The systems that decide who holds a key, and the contract that each of them keeps.
 //!
-//! [`MemoryBackend`] serves one process; `RedisBackend` (feature `redis`), `EtcdBackend` (feature
-//! `etcd`) and `ZooKeeperBackend` (feature `zookeeper`) all instances. Which one for which task:
+//! [`MemoryBackend`] serves one process; `RedisBackend` (feature `redis`), `RedLockBackend` (feature
+//! `redlock`), `EtcdBackend` (feature `etcd`) and `ZooKeeperBackend` (feature `zookeeper`) all instances. Which one for which task:
 //! [`guide::backends`](crate::guide::backends). One of your own:
 //! [`guide::implementing_a_backend`](crate::guide::implementing_a_backend).
 
@@ -12,6 +12,8 @@ pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 mod request;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

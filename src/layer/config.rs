@@ -47,9 +47,14 @@ pub(super) struct Config {
 impl Config {
     pub(super) fn new(manager: &LockManager) -> Result<Self, ConfigError> {
         let mut policy = LockPolicy::new();
-        // A session backend may not take the default ttl; that is nothing to ask a user about.
-        if let Some(min) = manager.capabilities().min_ttl {
+        // A backend may not take the default ttl; that is nothing to ask a user about.
+        let capabilities = manager.capabilities();
+        if let Some(min) = capabilities.min_ttl {
             let ttl = policy.ttl().max(min);
+            policy = policy.with_ttl(ttl);
+        }
+        if let Some(max) = capabilities.max_ttl {
+            let ttl = policy.ttl().min(max);
             policy = policy.with_ttl(ttl);
         }
         Ok(Self {

@@ -72,7 +72,8 @@ impl LockPolicy {
 
     fn check_durations(&self, capabilities: &Capabilities) -> Result<(), ConfigError> {
         let min_ttl = capabilities.min_ttl.unwrap_or_default().max(MIN_TTL);
-        within("ttl", self.ttl, min_ttl, MAX_TTL)?;
+        let max_ttl = capabilities.max_ttl.unwrap_or(MAX_TTL).min(MAX_TTL);
+        within("ttl", self.ttl, min_ttl, max_ttl)?;
         if let Wait::For(wait) = self.wait {
             within("wait", wait, Duration::ZERO, MAX_WAIT)?;
         }

@@ -8,6 +8,8 @@ mod etcd;
 mod redis;
 #[cfg(feature = "redis")]
 mod redis_topologies;
+#[cfg(feature = "redlock")]
+mod redlock;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[path = "../servers/mod.rs"]
 mod servers;

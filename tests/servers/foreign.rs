@@ -30,9 +30,21 @@ impl ForeignClient {
 
     /// npm's `redlock` on one node, over `ioredis`.
     pub fn redlock(url: &str) -> Self {
+        Self::redlock_of(&[url.to_owned()])
+    }
+
+    /// The same on several nodes.
+    pub fn redlock_of(urls: &[String]) -> Self {
         let mut node = Command::new("node");
         node.env("NODE_PATH", installed("node_modules"));
-        Self::start(node.arg(script("lock.js")).arg(url))
+        Self::start(node.arg(script("lock.js")).args(urls))
+    }
+
+    /// Python's redlock-py on several nodes. It extends nothing.
+    pub fn redlock_py(urls: &[String]) -> Self {
+        let mut python = Command::new("python3");
+        python.env("PYTHONPATH", installed("python"));
+        Self::start(python.arg(script("redlock_py.py")).args(urls))
     }
 
     /// Python's kazoo with one of its locks: `Lock`, `ReadLock` or `WriteLock`. Keys are paths, and

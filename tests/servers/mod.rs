@@ -15,6 +15,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod certificates;
+pub mod clock;
 pub mod cluster;
 pub mod etcd;
 pub mod foreign;
@@ -23,6 +24,7 @@ pub mod patience;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod redlock;
 pub mod resp;
 pub mod scratch;
 pub mod sentinel;
@@ -31,12 +33,14 @@ pub mod zookeeper;
 
 pub use self::{
     certificates::Certificates,
+    clock::Clock,
     cluster::{ClusterServers, ClusterSetup},
     etcd::Etcd,
     foreign::ForeignClient,
     process::Process,
     proxy::TcpProxy,
     redis::RedisServer,
+    redlock::RedLockServers,
     resp::Reply,
     sentinel::{SentinelServers, SentinelSetup},
     zookeeper::{Ensemble, ZooKeeperServer},

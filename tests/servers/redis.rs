@@ -25,6 +25,7 @@ pub struct RedisServer {
     port: u16,
     tls: Option<(u16, Certificates)>,
     options: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     /// `None` while it is down.
     process: Mutex<Option<Process>>,
 }
@@ -37,13 +38,18 @@ impl RedisServer {
 
     /// The same with these options, such as `&["--appendonly", "yes", "--appendfsync", "always"]`.
     pub fn start_with(options: &[&str]) -> Self {
-        Self::launch(options, false)
+        Self::launch(options, false, Vec::new())
+    }
+
+    /// A server without persistence, with this in its environment.
+    pub fn start_in(environment: Vec<(&'static str, PathBuf)>) -> Self {
+        Self::launch(&[], false, environment)
     }
 
     /// A server that speaks TLS too, with a root certificate of its own. It asks for no client
     /// certificate, unless the options say `--tls-auth-clients yes`.
     pub fn start_tls(options: &[&str]) -> Self {
-        Self::launch(options, true)
+        Self::launch(options, true, Vec::new())
     }
 
     /// The same as [`start_with`](Self::start_with) on this port; or its log, which says `Address
@@ -59,12 +65,14 @@ impl RedisServer {
             port,
             tls,
             options: options.iter().map(|&option| option.to_owned()).collect(),
+            environment: Vec::new(),
             process: Mutex::new(None),
         }
     }
 
-    fn launch(options: &[&str], tls: bool) -> Self {
+    fn launch(options: &[&str], tls: bool, environment: Vec<(&'static str, PathBuf)>) -> Self {
         let mut this = Self::new(0, options, tls.then(|| (0, Certificates::new())));
+        this.environment = environment;
         for _ in 0..20 {
             this.port = free_port();
             if let Some((port, _)) = &mut this.tls {
@@ -83,6 +91,7 @@ impl RedisServer {
     fn spawn(&self) -> Result<(), String> {
         let mut command = redis_server();
         command
+            .envs(self.environment.iter().cloned())
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .args(["--enable-debug-command", "yes", "--daemonize", "no"])

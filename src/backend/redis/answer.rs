@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{connection::text, trouble::Trouble};
 
-pub(super) fn list(value: &Value) -> Result<&[Value], Trouble> {
+pub(in crate::backend) fn list(value: &Value) -> Result<&[Value], Trouble> {
     match value {
         Value::Array(items) => Ok(items),
         _ => Err(Trouble::strange()),
@@ -12,7 +12,7 @@ pub(super) fn list(value: &Value) -> Result<&[Value], Trouble> {
 }
 
 /// Integers, and numbers in text.
-pub(super) fn int(value: &Value) -> Result<i64, Trouble> {
+pub(in crate::backend) fn int(value: &Value) -> Result<i64, Trouble> {
     match value {
         Value::Int(number) => Ok(*number),
         other => text(other)
@@ -21,10 +21,10 @@ pub(super) fn int(value: &Value) -> Result<i64, Trouble> {
     }
 }
 
-pub(super) fn ints(value: &Value) -> Result<Vec<i64>, Trouble> {
+pub(in crate::backend) fn ints(value: &Value) -> Result<Vec<i64>, Trouble> {
     list(value)?.iter().map(int).collect()
 }
 
-pub(super) fn string(value: &Value) -> Result<&str, Trouble> {
+pub(in crate::backend) fn string(value: &Value) -> Result<&str, Trouble> {
     text(value).ok_or_else(Trouble::strange)
 }

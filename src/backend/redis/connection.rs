@@ -30,7 +30,7 @@ const WRITE_QUEUE: usize = 4096;
 /// How long opening a connection may take at least, however short the operation timeout is.
 const OPENING: Duration = Duration::from_secs(2);
 
-pub(super) struct Connection {
+pub(in crate::backend) struct Connection {
     mux: MultiplexedConnection,
     timeout: Duration,
     id: Option<i64>,
@@ -45,12 +45,12 @@ pub(super) struct Connection {
 
 /// What the server says of itself; empty where the user may not ask.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ServerFacts {
-    pub(super) run_id: Option<String>,
-    pub(super) is_replica: bool,
+pub(in crate::backend) struct ServerFacts {
+    pub(in crate::backend) run_id: Option<String>,
+    pub(in crate::backend) is_replica: bool,
     /// `standalone`, `cluster` or `sentinel`.
-    pub(super) mode: Option<String>,
-    pub(super) evicts: bool,
+    pub(in crate::backend) mode: Option<String>,
+    pub(in crate::backend) evicts: bool,
 }
 
 impl ServerFacts {
@@ -73,7 +73,7 @@ impl ServerFacts {
 
 impl Connection {
     /// Opens a connection that the current runtime drives. `on_push` runs in its driver.
-    pub(super) async fn open(
+    pub(in crate::backend) async fn open(
         client: &Client,
         limit: Duration,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -152,16 +152,16 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn server(&self) -> &ServerFacts {
+    pub(in crate::backend) fn server(&self) -> &ServerFacts {
         &self.server
     }
 
     /// Whether [`retire`](Self::retire) can make sure.
-    pub(super) fn can_be_ended(&self) -> bool {
+    pub(in crate::backend) fn can_be_ended(&self) -> bool {
         self.may_kill && self.id.is_some() && self.server.run_id.is_some()
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(in crate::backend) fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
     }
 
@@ -179,8 +179,14 @@ impl Connection {
         self.doubt.notified().await;
     }
 
+    /// Somebody got no answer, and did not wait for as long as it may take.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) fn doubt(&self) {
+        self.doubt.notify_one();
+    }
+
     /// Nobody uses it any more, whether the server knows or not.
-    pub(super) fn end(&self) {
+    pub(in crate::backend) fn end(&self) {
         self.ended.cancel();
     }
 
@@ -207,7 +213,7 @@ impl Connection {
 
     /// Sends a command and gives its answer, or that there was none in time: then it may have been
     /// executed, or be executed later.
-    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, Trouble> {
+    pub(in crate::backend) async fn ask(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         match timeout(self.timeout, self.send(cmd)).await {
             Ok(result) => result,
             Err(_) => {
@@ -258,7 +264,7 @@ impl Connection {
 
     /// Runs a script. `call` makes the command, with the code if the server has forgotten it:
     /// only then is it sent twice, since the first one did not run.
-    pub(super) async fn run(
+    pub(in crate::backend) async fn run(
         &self,
         asking: bool,
         script: &Script,
@@ -270,11 +276,25 @@ impl Connection {
         }
     }
 
-    pub(super) async fn ping(&self) -> Result<(), Trouble> {
+    /// The same for as long as the caller likes to wait. A timer for each of several nodes that
+    /// are asked at once costs more than one for all of them.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) async fn run_unlimited(
+        &self,
+        script: &Script,
+        call: &impl Fn(&Script, bool) -> Cmd,
+    ) -> Result<Value, Trouble> {
+        match self.send(&call(script, false)).await {
+            Err(trouble) if trouble.is_no_script() => self.send(&call(script, true)).await,
+            result => result,
+        }
+    }
+
+    pub(in crate::backend) async fn ping(&self) -> Result<(), Trouble> {
         self.ask(&redis::cmd("PING")).await.map(drop)
     }
 
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<(), Trouble> {
+    pub(in crate::backend) async fn subscribe(&self, channel: &str) -> Result<(), Trouble> {
         let subscribed = self.mux.clone();
         timeout(self.timeout, async move {
             let mut subscribed = subscribed;
@@ -320,7 +340,7 @@ impl Connection {
 
     /// Ends this connection at the server, through another one: whatever was sent over it and did
     /// not run yet never will, wherever its bytes are. `false` if the user may not do that.
-    pub(super) async fn retire(&self, through: &Self) -> Result<bool, Trouble> {
+    pub(in crate::backend) async fn retire(&self, through: &Self) -> Result<bool, Trouble> {
         self.end();
         let (Some(id), Some(old), Some(new)) =
             (self.id, &self.server.run_id, &through.server.run_id)
@@ -364,7 +384,7 @@ fn kill(id: i64) -> Cmd {
     kill
 }
 
-pub(super) fn text(value: &Value) -> Option<&str> {
+pub(in crate::backend) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),

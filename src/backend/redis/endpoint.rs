@@ -6,26 +6,26 @@ use super::{trouble::Trouble, url::Address};
 
 /// Certificates of a user's own, in PEM.
 #[derive(Clone, Default)]
-pub(super) struct Certificates {
-    pub(super) root: Option<Vec<u8>>,
+pub(in crate::backend) struct Certificates {
+    pub(in crate::backend) root: Option<Vec<u8>>,
     /// A certificate and its key.
-    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(in crate::backend) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Certificates {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::backend) fn is_empty(&self) -> bool {
         self.root.is_none() && self.client.is_none()
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Endpoint {
+pub(in crate::backend) struct Endpoint {
     info: ConnectionInfo,
     certificates: Certificates,
 }
 
 impl Endpoint {
-    pub(super) fn new(info: ConnectionInfo, certificates: Certificates) -> Self {
+    pub(in crate::backend) fn new(info: ConnectionInfo, certificates: Certificates) -> Self {
         let settings = info
             .redis_settings()
             .clone()
@@ -40,7 +40,7 @@ impl Endpoint {
     }
 
     /// At its own address.
-    pub(super) fn client(&self) -> Result<redis::Client, Trouble> {
+    pub(in crate::backend) fn client(&self) -> Result<redis::Client, Trouble> {
         self.build(self.info.clone())
     }
 

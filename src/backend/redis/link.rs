@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(in crate::backend) struct Link {
     state: watch::Sender<State>,
     /// How long a caller waits for a connection, from when it was lost.
     patience: Duration,
@@ -43,7 +43,7 @@ pub(super) enum Standing {
 }
 
 impl Link {
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(in crate::backend) fn new(patience: Duration) -> Self {
         let (state, _) = watch::channel(State::Down {
             since: Instant::now(),
             trouble: Trouble::unavailable("there is no connection to Redis yet"),
@@ -60,7 +60,7 @@ impl Link {
     }
 
     /// The connection, if there is one right now.
-    pub(super) fn ready(&self) -> Option<Arc<Connection>> {
+    pub(in crate::backend) fn ready(&self) -> Option<Arc<Connection>> {
         match self.standing() {
             Standing::Up(connection) => Some(connection),
             Standing::Opening | Standing::Down => None,
@@ -69,7 +69,7 @@ impl Link {
 
     /// The connection, or why there is none: at once if that has been so for the operation
     /// timeout.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
+    pub(in crate::backend) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
         let mut changes = self.state.subscribe();
         let from_now = Instant::now() + self.patience;
         loop {
@@ -92,7 +92,7 @@ impl Link {
     }
 
     /// Whether it has been down for so long that callers are refused at once.
-    pub(super) fn is_given_up(&self) -> bool {
+    pub(in crate::backend) fn is_given_up(&self) -> bool {
         match &*self.state.borrow() {
             State::Up(_) => false,
             State::Closed => true,
@@ -107,8 +107,11 @@ impl Link {
     ///
     /// A new one is handed out only when nothing that was sent over the one before can run any
     /// more, so that an owner may ask again.
-    pub(super) async fn supervise<O, F>(&self, open: impl Fn() -> O, opened: impl Fn() -> F)
-    where
+    pub(in crate::backend) async fn supervise<O, F>(
+        &self,
+        open: impl Fn() -> O,
+        opened: impl Fn() -> F,
+    ) where
         O: Future<Output = Result<Connection, Trouble>>,
         F: Future<Output = ()>,
     {

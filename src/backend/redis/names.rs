@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// How many token counters there are, so that none is left per key.
-const COUNTERS: u32 = 256;
+pub(in crate::backend) const COUNTERS: u32 = 256;
 
 /// How the keys of a lock begin, unless the builder says otherwise.
-pub(super) const PREFIX: &str = "tower-lock:";
+pub(in crate::backend) const PREFIX: &str = "tower-lock:";
 
 /// The names of one lock. All but the counter hash to the slot of the lock itself.
 #[derive(Debug)]
@@ -83,14 +83,14 @@ pub(super) fn channel(inbox: &str, slot: u16) -> String {
 
 /// Every process must find the same counter, so this never changes.
 /// <http://www.isthe.com/chongo/tech/comp/fnv/>
-fn fnv1a(bytes: &[u8]) -> u32 {
+pub(in crate::backend) fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
 }
 
 /// Whether keys may begin like this: braces would choose the slot, the rest would be ambiguous.
-pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
+pub(in crate::backend) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
     let good = prefix
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}'));
@@ -107,7 +107,7 @@ fn push_hex(text: &mut String, owner: &OwnerToken) {
     let _ = write!(text, "{:032x}", u128::from_be_bytes(*owner.as_bytes()));
 }
 
-pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
+pub(in crate::backend) fn unhex(text: &str) -> Option<[u8; 16]> {
     if text.len() != 32 {
         return None;
     }

@@ -32,7 +32,7 @@ use super::names::Names;
 
 /// A script and the digest by which the server knows it.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(in crate::backend) struct Script {
     code: String,
     digest: String,
 }
@@ -45,7 +45,7 @@ const PARTS: [(&str, &str); 2] = [
 ];
 
 impl Script {
-    fn new(code: &str) -> Self {
+    pub(in crate::backend) fn new(code: &str) -> Self {
         let code = PARTS.iter().fold(code.to_owned(), |code, (name, part)| {
             code.replace(name, part)
         });
@@ -53,8 +53,16 @@ impl Script {
         Self { code, digest }
     }
 
+    /// Has the server know it.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) fn load(&self) -> Cmd {
+        let mut cmd = redis::cmd("SCRIPT");
+        cmd.arg("LOAD").arg(&self.code);
+        cmd
+    }
+
     /// A call by digest; `by_code` brings the script along for a server that has forgotten it.
-    pub(super) fn call(&self, by_code: bool, keys: &[&str]) -> Cmd {
+    pub(in crate::backend) fn call(&self, by_code: bool, keys: &[&str]) -> Cmd {
         let mut cmd = Cmd::with_capacity(16, 512);
         if by_code {
             cmd.arg("EVAL").arg(&self.code);

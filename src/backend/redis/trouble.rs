@@ -9,13 +9,13 @@ use crate::error::{BackendError, BackendErrorKind};
 
 /// An error that several callers may get. Its text holds no key and no secret.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(in crate::backend) struct Trouble {
     kind: BackendErrorKind,
     context: Cow<'static, str>,
     source: Option<RedisError>,
     /// Whether the server itself said so: what was asked has been done in part at most, and will
     /// not be done later.
-    pub(super) answered: bool,
+    pub(in crate::backend) answered: bool,
     /// Where it would be done, if the server did nothing for that reason.
     elsewhere: Option<Elsewhere>,
 }
@@ -80,7 +80,7 @@ impl Elsewhere {
 }
 
 impl Trouble {
-    pub(super) fn unavailable(context: impl Into<Cow<'static, str>>) -> Self {
+    pub(in crate::backend) fn unavailable(context: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind: BackendErrorKind::Unavailable,
             context: context.into(),
@@ -90,14 +90,14 @@ impl Trouble {
         }
     }
 
-    pub(super) fn misconfigured(context: impl Into<Cow<'static, str>>) -> Self {
+    pub(in crate::backend) fn misconfigured(context: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind: BackendErrorKind::Misconfigured,
             ..Self::unavailable(context)
         }
     }
 
-    pub(super) fn no_answer() -> Self {
+    pub(in crate::backend) fn no_answer() -> Self {
         Self::unavailable("Redis did not answer within the operation timeout")
     }
 
@@ -140,7 +140,7 @@ impl Trouble {
     }
 
     /// An answer in a form that no script of ours gives.
-    pub(super) fn strange() -> Self {
+    pub(in crate::backend) fn strange() -> Self {
         Self {
             answered: true,
             ..Self::misconfigured("Redis answered in a form that is not known")
@@ -148,7 +148,7 @@ impl Trouble {
     }
 
     /// A refusal inside of a script that tried this command.
-    pub(super) fn refused_command(refusal: &str) -> Self {
+    pub(in crate::backend) fn refused_command(refusal: &str) -> Self {
         let (command, reason) = refusal.split_once(':').unwrap_or((refusal, ""));
         if let Some(state) = Self::of_state(reason) {
             return state;
@@ -166,6 +166,13 @@ impl Trouble {
         Self::misconfigured(format!("the Redis user may not {what}"))
     }
 
+    /// The same, of one server of several.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) fn of_node(mut self, number: usize) -> Self {
+        self.context = format!("node {number} of the list: {}", self.context).into();
+        self
+    }
+
     /// Whether what was asked did not run, and may run elsewhere.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.elsewhere.is_some()
@@ -176,7 +183,7 @@ impl Trouble {
     }
 
     /// Whether the same may be answered otherwise later.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(in crate::backend) fn may_pass(&self) -> bool {
         self.kind == BackendErrorKind::Unavailable
     }
 

@@ -13,14 +13,14 @@ pub(super) const ACCEPTED: &str = "`redis://[user:password@]host[:port][/databas
 
 /// A host and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
+pub(in crate::backend) struct Address {
     /// Without brackets.
     pub(super) host: String,
     pub(super) port: u16,
 }
 
 #[derive(Debug)]
-pub(super) enum Topology {
+pub(in crate::backend) enum Topology {
     One,
     /// These watch the master of the service.
     Sentinel {
@@ -36,19 +36,19 @@ pub(super) enum Topology {
 }
 
 #[derive(Debug)]
-pub(super) struct Target {
+pub(in crate::backend) struct Target {
     /// Of a server; of any, where there are several.
-    pub(super) server: ConnectionInfo,
-    pub(super) topology: Topology,
+    pub(in crate::backend) server: ConnectionInfo,
+    pub(in crate::backend) topology: Topology,
 }
 
 impl Target {
-    pub(super) fn uses_tls(&self) -> bool {
+    pub(in crate::backend) fn uses_tls(&self) -> bool {
         matches!(self.server.addr(), ConnectionAddr::TcpTls { .. })
     }
 }
 
-pub(super) fn parse(url: &str) -> Result<Target, Trouble> {
+pub(in crate::backend) fn parse(url: &str) -> Result<Target, Trouble> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return one(url);
     };

@@ -1,4 +1,4 @@
-// npm's redlock on one node, driven by lines on standard input:
+// npm's redlock on the nodes of these URLs, driven by lines on standard input:
 //
 //     acquire KEY TTL_MS WAIT_MS    ok | busy
 //     extend KEY TTL_MS             ok | lost
@@ -10,12 +10,12 @@ const Redlock = require("redlock");
 
 const RETRY_MS = 5;
 
-const client = new Redis(process.argv[2]);
+const clients = process.argv.slice(2).map((url) => new Redis(url));
 const locks = new Map();
 
 const verbs = {
   async acquire(key, ttl, wait) {
-    const redlock = new Redlock([client], {
+    const redlock = new Redlock(clients, {
       retryCount: Math.ceil(wait / RETRY_MS),
       retryDelay: RETRY_MS,
       retryJitter: 0,
@@ -45,7 +45,7 @@ async function outcome(refusal, action) {
 }
 
 async function main() {
-  await client.ping();
+  await Promise.all(clients.map((client) => client.ping()));
   console.log("ready");
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const [verb, ...args] = line.split(" ");
