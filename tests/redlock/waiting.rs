@@ -15,8 +15,8 @@ use tower_lock::{
 use crate::{
     servers::RedisServer,
     support::{
-        LONG, SLACK, connect, deploy, hold, key, kind, name, served, until_nothing_is_left, wait,
-        wait_with,
+        LONG, SLACK, connect, deploy, hold, key, kind, name, served, until, until_nothing_is_left,
+        wait, wait_with,
     },
 };
 
@@ -93,7 +93,7 @@ async fn a_process_that_hangs_costs_one_wake_up() {
     let mut inboxes = Vec::new();
     for node in servers.iter() {
         let inbox = subscriber(node, "tower-lock:inbox:hung");
-        for n in 0..20 {
+        for n in 0..300 {
             let owner = format!("{n:032x} tower-lock:inbox:hung");
             node.command(&["ZADD", &line, &n.to_string(), &owner]);
         }
@@ -102,7 +102,7 @@ async fn a_process_that_hangs_costs_one_wake_up() {
     let in_line = |at: usize| {
         servers
             .node(at)
-            .command(&["ZCOUNT", &line, "0", "100"])
+            .command(&["ZCOUNT", &line, "0", "1000"])
             .int()
     };
     let mut lease = hold(&backend, &key(1)).await;
@@ -113,10 +113,29 @@ async fn a_process_that_hangs_costs_one_wake_up() {
         (lease, _) = served(waiting, Duration::from_secs(3) + SLACK).await;
     }
     for at in 0..3 {
-        assert_eq!(in_line(at), 19, "node {at}");
+        assert_eq!(in_line(at), 299, "node {at}");
     }
+    // Who waits without wanting to hold is told, though these want to.
+    let gate = tokio::spawn({
+        let other = other.clone();
+        async move { other.wait_free(&key(1), WaitBound::Forever).await }
+    });
+    let gates = || {
+        servers
+            .node(0)
+            .command(&["ZCOUNT", &line, "9000000000000000", "9000000000000001"])
+    };
+    until("it is asked for", async || gates().int() == 1).await;
     lease.release().await.unwrap();
+    gate.await.unwrap().unwrap();
+    // And one that is gone loses its places at once.
     drop(inboxes);
+    let lease = hold(&backend, &key(1)).await;
+    let waiting = wait(&other, &key(1)).await;
+    lease.release().await.unwrap();
+    let (lease, _) = served(waiting, Duration::from_secs(3) + SLACK).await;
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, SLACK).await;
 }
 
 /// A wait that is over before any node can say anything has timed out; the nodes did not fail.

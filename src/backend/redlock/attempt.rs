@@ -31,8 +31,8 @@ pub(super) struct Grant {
 pub(super) struct Refusal {
     /// How many nodes said who has the key.
     pub(super) voted: usize,
-    /// How many of them that it is another's.
-    pub(super) held: usize,
+    /// Which of them said that it is another's, a bit each.
+    pub(super) held: u64,
     /// Which had the key to give, or may have.
     pub(super) got: Got,
     /// A holder among these that tells nobody when it leaves.
@@ -41,6 +41,8 @@ pub(super) struct Refusal {
     pub(super) abstained: usize,
     /// How long the key is held still, if somebody said so.
     pub(super) after: Option<Duration>,
+    /// How many nodes cannot vote for a reason that does not pass.
+    pub(super) barred: usize,
     /// Why a node could not vote that answered.
     pub(super) trouble: Option<Trouble>,
 }
@@ -98,7 +100,7 @@ pub(super) async fn attempt(
         next = Next::Wait;
         {
             let mut asked = vec![false; shared.nodes.len()];
-            ballot.holds().for_each(|node| asked[node] = true);
+            ballot.raises().for_each(|node| asked[node] = true);
             let (ballot, next) = (&mut ballot, &mut next);
             let what = (number, token);
             let ask = |post, node| raise(post, node, shared, seat, wish, what, &asked);
@@ -141,6 +143,7 @@ impl Refusal {
         let (vote, foreign) = match answer {
             Ok(answer) => answer,
             Err(trouble) => {
+                self.barred += usize::from(!trouble.may_pass());
                 if trouble.answered {
                     self.trouble = Some(trouble);
                 }
@@ -156,7 +159,7 @@ impl Refusal {
             }
             Vote::Held { .. } => {
                 self.voted += 1;
-                self.held += 1;
+                self.held |= bit;
                 self.got.refused |= bit;
             }
             Vote::Abstains => {
@@ -217,7 +220,11 @@ fn read_vote(answer: &Value) -> Result<(Vote, bool), Trouble> {
             (Vote::Held { remaining, seen }, *foreign == 1)
         }
         [-2] => (Vote::Abstains, false),
-        // This owner was undone.
+        [-1] => {
+            let mut undone = Trouble::unavailable("this owner was undone");
+            undone.answered = true;
+            return Err(undone);
+        }
         _ => return Err(Trouble::strange()),
     })
 }

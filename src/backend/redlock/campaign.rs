@@ -27,7 +27,7 @@ use crate::{
 const CEILING: Duration = Duration::from_secs(1);
 /// And how long the others.
 const CEILING_BEHIND: Duration = Duration::from_secs(5);
-/// How soon, at first, a key is asked for whose holder tells nobody of its release.
+/// How soon, at first, a key is asked for whose holder tells nobody of its release, or that nobody has.
 const FOREIGN: Duration = Duration::from_millis(25);
 /// How soon to ask when only some nodes say that the key is free: the others may say so yet, or
 /// have told another waiter.
@@ -205,8 +205,9 @@ impl Campaign {
         let asked = Instant::now();
         // All that others had, or as many as there have to be. Of the rest, which was given back just
         // now, others are told at the same time: it is no reason to ask before them.
-        let needed = refusal.held.min(shared.majority());
-        let mut soon = (needed == 0).then_some(asked + jittered(SOON));
+        let needed = (refusal.held.count_ones() as usize).min(shared.majority());
+        // Nobody has it, and it could not be had: its time was too short, say.
+        let mut soon = (needed == 0).then_some(asked + jittered(*backoff));
         loop {
             let mut until = asked + jittered(CEILING_BEHIND);
             if shared.room.stands_first(names, &self.waiter) {
@@ -220,7 +221,7 @@ impl Campaign {
                     until = until.min(asked + jittered(*backoff));
                 }
             }
-            let news = self.waiter.news(refusal.got.refused);
+            let news = self.waiter.news(refusal.held);
             if news.replaced {
                 return Err(replaced());
             }
@@ -236,7 +237,7 @@ impl Campaign {
                 () = self.waiter.woken() => {}
             }
         }
-        *backoff = if refusal.foreign {
+        *backoff = if refusal.foreign || needed == 0 {
             (*backoff * 2).min(CEILING)
         } else {
             FOREIGN
@@ -273,10 +274,11 @@ fn unavailable(shared: &Shared, refusal: &Refusal) -> BackendError {
     } = refusal;
     let all = shared.nodes.len();
     let trouble = refusal.trouble.clone();
-    let kind = match &trouble {
-        // A right that was taken away, say: nothing that passes.
-        Some(trouble) if !trouble.may_pass() => BackendErrorKind::Misconfigured,
-        _ => BackendErrorKind::Unavailable,
+    // A right that was taken away on a majority, say.
+    let kind = if all - refusal.barred < shared.majority() {
+        BackendErrorKind::Misconfigured
+    } else {
+        BackendErrorKind::Unavailable
     };
     let error = BackendError::new(
         kind,

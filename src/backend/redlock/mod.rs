@@ -84,7 +84,8 @@ impl RedLockBackend {
     ///
     /// # Errors
     ///
-    /// `Unavailable`: it needs all nodes, and waits for them for seconds.
+    /// `Unavailable`: it needs all nodes, and waits for them for seconds. It may have been done all
+    /// the same, or on some of them.
     ///
     /// # Cancellation safety
     ///

@@ -88,7 +88,8 @@ pub(super) struct Way {
 }
 
 impl Post {
-    /// Asks over the connection that there is, or (`patiently`) over one that there is soon.
+    /// Asks over the connection that there is, for as long as it is polled; or (`patiently`) over
+    /// one that there is soon, for as long as an answer may take.
     pub(super) async fn ask(
         &mut self,
         node: &Node,
@@ -114,11 +115,12 @@ impl Post {
             buries: self.tainted,
             looks: self.tainted || !connection.can_be_ended(),
         };
-        let answer = connection
-            .run(false, script, &|script: &Script, by_code| {
-                call(script, by_code, way)
-            })
-            .await;
+        let call = |script: &Script, by_code| call(script, by_code, way);
+        let answer = if patiently {
+            connection.run(false, script, &call).await
+        } else {
+            connection.run_unlimited(script, &call).await
+        };
         if answer.as_ref().map_or_else(|t| t.answered, |_| true) {
             self.open = false;
         }
@@ -255,7 +257,7 @@ impl Posts {
         let asks = asks.filter(|(post, node)| post.left && got.may_be(node.at));
         let mut known = Vec::new();
         let asks = asks.map(|(post, node)| {
-            known.push(got.is(node.at));
+            known.push(got.is(node.at) && node.lock_link.ready().is_some());
             post.step_back(node, seat, ballot, waits)
         });
         let asks: Vec<_> = asks.collect();

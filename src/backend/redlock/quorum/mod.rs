@@ -55,7 +55,7 @@
 //!   whole ttl, also if the owner had it; *then* `took` = proposal > counter, strictly, and if so
 //!   counter = proposal. Answer `Granted` with `took` and the counter as it is now. Asked twice, the
 //!   second says that it did not take: a counter equal to the proposal may be another's.
-//! - **raise** (owner, ballot, token), sent to the nodes of [`ballot::Ballot::holds`] alone. No
+//! - **raise** (owner, ballot, token), sent to the nodes of [`ballot::Ballot::raises`] alone. No
 //!   member, or the key is not of this ballot: `NotHeld`, nothing is written. Token > counter,
 //!   strictly: counter = token, `Took`. Else `TooLow` with the counter. The ttl stays as it is.
 //! - **renew** (owner, ballot, ttl). No member: `Abstains`. Tombstone, a key of another, or of a later

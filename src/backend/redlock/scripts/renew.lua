@@ -18,5 +18,5 @@ if tonumber(ARGV[4]) > tonumber(call('HGET', N, 'longest') or 0) then
 end
 call('SET', KEYS[1], 'r1 ' .. ARGV[1] .. ' ' .. ARGV[3] .. ' ' .. ARGV[2] .. ' ' .. ARGV[5],
   'PX', ARGV[4])
-call('ZREM', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])
+call('ZREM', KEYS[2], ARGV[1] .. ' ' .. ARGV[2], 'told ' .. ARGV[2])
 return 2
