@@ -216,6 +216,22 @@ mod tests {
         assert!(Reader::new(claim).value().is_err());
     }
 
+    #[test]
+    fn headers_have_one_form() {
+        let read = |bytes: &'static [u8]| Reader::new(Bytes::from_static(bytes)).headers();
+        assert_eq!(read(b"\x01\x01a\x02\x02x\x02y").unwrap().len(), 2);
+        for (wrong, what) in [
+            (&b"\x02\x01a\x01\x02x\x01a\x01\x02y"[..], "a name twice"),
+            (b"\x01\x01a\x00", "no value"),
+            (b"\x01\x01A\x01\x02x", "upper case"),
+            (b"\x01\x00\x01\x02x", "no name"),
+            (b"\x01\x01a\x01\x02\n", "a character that no value has"),
+            (b"\x01\x01a\x02\x02x", "fewer values than it says"),
+        ] {
+            assert!(read(wrong).is_err(), "{what}");
+        }
+    }
+
     proptest! {
         #[test]
         fn numbers_round_trip(number in any::<u64>(), shift in 0u32..64) {

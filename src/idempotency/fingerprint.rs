@@ -399,6 +399,35 @@ mod tests {
     }
 
     #[test]
+    fn no_structure_passes_for_another() {
+        let of = FingerprintOf::json_fields(["/a", "/b"]);
+        let bodies = [
+            "{}",
+            r#"{"a":null}"#,
+            r#"{"b":null}"#,
+            r#"{"a":null,"b":null}"#,
+            r#"{"a":[]}"#,
+            r#"{"a":{}}"#,
+            r#"{"a":[[1],2]}"#,
+            r#"{"a":[[1,2]]}"#,
+            r#"{"a":[[[],[]]]}"#,
+            r#"{"a":[[],[[]]]}"#,
+            r#"{"a":{"b":{"c":1},"d":2}}"#,
+            r#"{"a":{"b":{"c":1,"d":2}}}"#,
+            r#"{"a":"1"}"#,
+            r#"{"a":1}"#,
+            r#"{"a":true}"#,
+            r#"{"a":false}"#,
+        ];
+        let prints = bodies.map(|body| json(&of, body).unwrap());
+        for (i, one) in prints.iter().enumerate() {
+            for (j, other) in prints.iter().enumerate().skip(i + 1) {
+                assert_ne!(one, other, "{} {}", bodies[i], bodies[j]);
+            }
+        }
+    }
+
+    #[test]
     fn large_integers_are_exact() {
         let of = FingerprintOf::json_fields([""]);
         let numbers = [

@@ -106,9 +106,7 @@ impl StoredHeaders {
     #[track_caller]
     pub fn without<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         for name in names {
-            let name = header(name.as_ref());
-            self.with.retain(|other| *other != name);
-            self.without.push(name);
+            self.without.push(header(name.as_ref()));
         }
         self
     }
