@@ -58,12 +58,20 @@ impl Settings {
         };
         let mut route = Config::new(manager)?;
         route.methods = route.methods.clone().with([Method::POST, Method::PATCH])?;
+        // A backend may not take the default ttl, and a store not the defaults of records; that is
+        // nothing to ask a user about.
+        let default = IdempotencyPolicy::new();
+        let policy = default
+            .clone()
+            .with_ttl(route.policy.ttl())
+            .with_record_ttl(default.record_ttl().min(limits.max_ttl))
+            .with_max_response(default.max_response().min(limits.max_bytes));
         let mut settings = Self {
-            policy: IdempotencyPolicy::new(),
+            policy: default,
             route,
             limits,
         };
-        settings.set_policy(IdempotencyPolicy::new())?;
+        settings.set_policy(policy)?;
         Ok(settings)
     }
 

@@ -13,6 +13,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_TYPE, request, response};
 use http_body::Body;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
@@ -28,6 +29,7 @@ use super::{
     verdict::Verdict,
 };
 use crate::{
+    backend::WaitBound,
     error::BoxError,
     key::{Extraction, KeyExtractor, KeyRejection, LockKey, LockKeys},
     lease::Loss,
@@ -175,8 +177,14 @@ impl Visit {
         let label = terms.route.clone();
         let count = |outcome| count_idempotent(key.namespace(), &label, outcome);
         let mut opening = self.opening(fingerprint);
+        // Whoever is refused for its fingerprint should not have waited for it.
+        let mut looks = true;
         loop {
-            let wish = route.wish(key.clone(), &terms);
+            let mut wish = route.wish(key.clone(), &terms);
+            let waits = wish.wait != WaitBound::Fail;
+            if looks {
+                wish.wait = WaitBound::Fail;
+            }
             let begun = match route.manager.shared().begin(&wish, &opening).await {
                 Ok(begun) => begun,
                 Err(error) => {
@@ -200,13 +208,8 @@ impl Visit {
             let repeat = match (record, holder) {
                 (Some(record), holder) => policy.meet(key, fingerprint, record.bytes, holder),
                 // Somebody who keeps no record has the key, or has just begun.
-                (None, holder) => {
-                    let refusal = Refusal::new(RefusalKind::InProgress, Some(key.namespace()));
-                    let remaining = match holder {
-                        Holder::Other { remaining } => remaining,
-                        Holder::Gone => None,
-                    };
-                    Repeat::Refuse(refusal.with_retry_after(remaining))
+                (None, _) => {
+                    Repeat::Refuse(Refusal::new(RefusalKind::InProgress, Some(key.namespace())))
                 }
             };
             match repeat {
@@ -214,7 +217,17 @@ impl Visit {
                     count("replayed");
                     return Err(replay(stored, parts, &terms.told));
                 }
-                Repeat::Refuse(refusal) => {
+                Repeat::Refuse(refusal)
+                    if refusal.kind() == RefusalKind::InProgress && waits && looks =>
+                {
+                    looks = false;
+                }
+                Repeat::Refuse(mut refusal) => {
+                    if refusal.kind() == RefusalKind::InProgress
+                        && let Some(hold) = route.stats.average_hold()
+                    {
+                        refusal = refusal.with_retry_after(hold);
+                    }
                     count(refusal.kind().as_str());
                     return Err(self.refuse(refusal, parts, terms.told));
                 }
@@ -316,8 +329,10 @@ impl Visit {
         R: Body,
         R::Error: Into<BoxError>,
     {
-        let policy = &self.settings.policy;
+        let Settings { policy, route, .. } = &*self.settings;
         let (head, body) = response.into_parts();
+        let held = beginning.guard().hold().held_for(Instant::now());
+        route.stats.record(held);
         let verdict = policy.judge(&head);
         if verdict == Verdict::Forget {
             beginning.forget().await;

@@ -362,7 +362,10 @@ async fn failures_run_again(on: On) {
             Store::Definitive,
             ["500", "503", "409", "429", "401"].as_slice(),
         ),
-        (Store::SuccessOnly, &["500", "404", "303"]),
+        (
+            Store::SuccessOnly,
+            &["404", "303", "500", "503", "409", "429", "401"],
+        ),
         (Store::Everything, &[]),
     ] {
         let calls = Arc::new(AtomicUsize::new(0));
