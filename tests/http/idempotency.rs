@@ -12,12 +12,13 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, request::Parts},
     response::{AppendHeaders, IntoResponse},
     routing::post,
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, channel::Channel};
+use proptest::prelude::*;
 use tower::ServiceExt;
 use tower_lock::{
     HeldLocks, IdempotencyKey, IdempotencyLayer, LockKey, LockLayer, LockManager, OnDisconnect,
@@ -616,6 +617,62 @@ async fn events_are_passed_on(on: On) {
         (again.status, &*again.problem()),
         (409, "already-completed")
     );
+}
+
+/// Names that are stored, and any value that a header may have.
+fn headers() -> impl Strategy<Value = Vec<(HeaderName, HeaderValue)>> {
+    let name = proptest::sample::select(vec!["etag", "location", "vary", "link", "x-a", "x-b"]);
+    let value =
+        proptest::collection::vec(prop_oneof![Just(b'\t'), 0x20u8..0x7f, 0x80u8..=0xff], 0..20);
+    let header = (name, value).prop_map(|(name, value)| {
+        let value = HeaderValue::from_bytes(&value).unwrap();
+        (HeaderName::from_static(name), value)
+    });
+    proptest::collection::vec(header, 0..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the handler answers within the rules, a replay is the same.
+    #[test]
+    fn a_replay_is_the_response(
+        code in proptest::sample::select(vec![200u16, 201, 202, 204, 206, 301, 304, 400, 404, 410, 422]),
+        headers in headers(),
+        body in proptest::collection::vec(any::<u8>(), 0..2000),
+        frames in 1usize..5,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let backend = On::Memory.backend().await;
+            let body = Bytes::from(body);
+            let handler = {
+                let (headers, body) = (headers.clone(), body.clone());
+                move || async move {
+                    let (mut sender, channel) = Channel::<Bytes, std::io::Error>::new(16);
+                    for part in body.chunks(body.len().div_ceil(frames).max(1)) {
+                        sender.send_data(Bytes::copy_from_slice(part)).await.unwrap();
+                    }
+                    let mut response = Response::new(Body::new(channel));
+                    *response.status_mut() = StatusCode::from_u16(code).unwrap();
+                    for (name, value) in headers {
+                        response.headers_mut().append(name, value);
+                    }
+                    response
+                }
+            };
+            let app = Router::new().route("/checkout", post(handler).route_layer(layer(&backend)));
+            let mut live = pay(&app, "key", "cart").await;
+            let mut replay = pay(&app, "key", "cart").await;
+            assert!(replay.is_replay());
+            replay.headers.remove("idempotent-replayed");
+            // What axum says of a body of known length.
+            live.headers.remove("content-length");
+            replay.headers.remove("content-length");
+            assert_eq!(live.body, body);
+            assert_eq!((live.status, live.headers, live.body), (replay.status, replay.headers, replay.body));
+        });
+    }
 }
 
 /// A backend without records is refused when the layer is built, by name.

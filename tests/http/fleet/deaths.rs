@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Fleet, LATE, TTL};
+use super::{Fleet, LATE, TTL, assert_refusal, body, status};
 use crate::{servers::Process, support::soon};
 
 impl Fleet {
@@ -174,4 +174,53 @@ impl Drop for Paused<'_> {
     fn drop(&mut self) {
         self.0.resume();
     }
+}
+
+/// A checkout whose process was killed in the middle is run again by another instance, or refused
+/// for good, as its route says; never before the lease has ended.
+#[tokio::test]
+async fn a_killed_checkout_is_run_again_or_refused() {
+    let mut fleet = Fleet::of(2).await;
+    let (mut clients, mut charges) = (Vec::new(), Vec::new());
+    for route in ["checkout/7", "careful/7"] {
+        clients.push(fleet.caller(0, route, "charge").await);
+        charges.push(fleet.stage.enters("charge").await);
+        let again = fleet.ask(1, "POST", &fleet.path(route, "charge"));
+        assert_refusal(&again.await.expect("no panic"), 409, "in-progress");
+    }
+    fleet.instances[0].process.kill();
+    let died = Instant::now();
+    for charge in charges {
+        charge.over().await;
+    }
+
+    let path = fleet.path("checkout/7", "charge");
+    let (charge, answer) = loop {
+        let mut answer = fleet.ask(1, "POST", &path);
+        tokio::select! {
+            charge = fleet.stage.entered() => break (charge, answer),
+            answer = &mut answer => {
+                assert_refusal(&answer.expect("no panic"), 409, "in-progress");
+            }
+        }
+    };
+    assert!(died.elapsed() <= TTL + LATE, "{:?}", died.elapsed());
+    let token = charge.token;
+    charge.go().await;
+    let live = answer.await.expect("no panic");
+    assert_eq!((status(&live), body(&live)), (200, &*token.to_string()));
+    let replay = fleet.ask(1, "POST", &path).await.expect("no panic");
+    assert!(replay.contains("idempotent-replayed: true"), "{replay}");
+    assert_eq!(body(&replay), body(&live));
+
+    let path = fleet.path("careful/7", "charge");
+    let answer = loop {
+        let answer = fleet.ask(1, "POST", &path).await.expect("no panic");
+        if !answer.contains("in-progress") {
+            break answer;
+        }
+    };
+    assert_eq!(status(&answer), 409);
+    assert!(answer.contains("outcome-unknown"), "{answer}");
+    assert!(fleet.stage.is_empty());
 }

@@ -22,8 +22,8 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use tower_lock::{
-    Fairness, HeldLock, LockLayer, LockManager, OnDisconnect, OnLost, RedisBackend, Wait,
-    key::PathKey,
+    Fairness, HeldLock, IdempotencyKey, IdempotencyLayer, LockLayer, LockManager, OnDisconnect,
+    OnLost, RedisBackend, Wait, idempotency::OnCrash, key::PathKey,
 };
 
 use super::{Settings, TTL};
@@ -136,6 +136,13 @@ fn app(locks: &LockManager) -> Router {
     for (name, layer) in routes {
         let methods = get(act).post(act).route_layer(layer);
         app = app.route(&format!("/{name}/{{id}}"), methods);
+    }
+    for (name, on_crash) in [("checkout", OnCrash::Rerun), ("careful", OnCrash::Refuse)] {
+        let key = IdempotencyKey::from_extractor(PathKey::new(name, "id")).global_keys();
+        let layer = IdempotencyLayer::new(locks, key)
+            .with_ttl(TTL)
+            .with_on_crash(on_crash);
+        app = app.route(&format!("/{name}/{{id}}"), post(act).route_layer(layer));
     }
     app
 }
