@@ -96,6 +96,12 @@ async fn zookeeper(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
     Ok(LockManager::new(backend))
 }
 
+/// Whether this backend knows requests again.
+pub(crate) fn keeps_records(locks: &LockManager) -> bool {
+    let key = tower_lock::IdempotencyKey::header().global_keys();
+    tower_lock::IdempotencyLayer::try_new(locks, key).is_ok()
+}
+
 /// Whether the locks of this backend end at the process's border.
 pub(crate) fn is_per_process(locks: &LockManager) -> bool {
     locks.capabilities().scope == Scope::Process

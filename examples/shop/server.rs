@@ -17,7 +17,10 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot};
-use tower_lock::{HeldLock, LockKey, LockLayer, LockManager, LockPolicy, OnLost, key};
+use tower_lock::{
+    HeldLock, IdempotencyKey, IdempotencyLayer, LockKey, LockLayer, LockManager, LockPolicy,
+    OnLost, idempotency::FirstRun, key,
+};
 
 use crate::{
     BoxError,
@@ -94,11 +97,20 @@ fn app(shop: Shop, args: &Serve) -> Result<Router, BoxError> {
             });
         pay = pay.route_layer(LockLayer::new(&shop.locks, order).try_with_policy(policy)?);
     }
-    Ok(Router::new()
-        .route(
-            "/orders/{id}/pay",
-            pay.route_layer(middleware::from_fn(stamp)),
-        )
+    let mut routes = Router::new().route(
+        "/orders/{id}/pay",
+        pay.route_layer(middleware::from_fn(stamp)),
+    );
+    // One customer is all there is. Where the backend keeps no records there is no checkout.
+    let key = IdempotencyKey::header().global_keys();
+    match IdempotencyLayer::try_new(&shop.locks, key) {
+        Ok(layer) => {
+            let layer = layer.with_ttl(args.ttl).with_wait(args.wait);
+            routes = routes.route("/checkout", post(checkout).route_layer(layer));
+        }
+        Err(error) => eprintln!("shop: no /checkout: {error}"),
+    }
+    Ok(routes
         .route("/orders/{id}", get(order))
         .route("/locks", get(locks))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -162,6 +174,31 @@ async fn pay(
         instance: shop.instance.to_string(),
         waited_ms: lock.map_or(0, |lock| millis(lock.waited())),
     }))
+}
+
+#[derive(Debug, Serialize)]
+struct Charged {
+    charge: i64,
+    instance: String,
+    fencing_token: u64,
+}
+
+/// `POST /checkout?ms=50`, with an `Idempotency-Key`: charges a card, which may happen once.
+async fn checkout(
+    State(shop): State<Shop>,
+    Query(query): Query<PayQuery>,
+    run: FirstRun,
+) -> Result<(StatusCode, Json<Charged>), Refused> {
+    tokio::time::sleep(Duration::from_millis(query.ms)).await;
+    let instance = shop.instance.to_string();
+    let key = run.key().as_str().to_owned();
+    let charge = shop.store.charge(key, instance.clone()).await?;
+    let charged = Charged {
+        charge,
+        instance,
+        fencing_token: run.fencing_token().get(),
+    };
+    Ok((StatusCode::CREATED, Json(charged)))
 }
 
 /// `GET /orders/{id}`: what is stored.
@@ -253,6 +290,7 @@ fn greeting(address: &str, no_lock: bool) -> String {
   Pay an order:           curl -X POST 'http://{address}/orders/7/pay?ms=50'
   Pay it twice at once:   curl -Z --parallel-immediate --no-progress-meter -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
   Do not wait for it:     curl -i -X POST -H 'Prefer: wait=0' 'http://{address}/orders/7/pay'
+  Check out, again too:   curl -i -X POST -H 'Idempotency-Key: 8e03978e' 'http://{address}/checkout?ms=50'
   See the order:          curl 'http://{address}/orders/7'
   See who holds what:     curl 'http://{address}/locks'
 

@@ -107,6 +107,10 @@ impl Store {
                  written INTEGER NOT NULL,
                  paid_count INTEGER NOT NULL,
                  fence INTEGER
+             ) STRICT;
+             CREATE TABLE IF NOT EXISTS charges (
+                 key TEXT NOT NULL,
+                 instance TEXT NOT NULL
              ) STRICT;",
         )?;
         Ok(Self {
@@ -180,6 +184,22 @@ impl Store {
             Ok(())
         })
         .await
+    }
+
+    /// Charges a card, as a payment provider does that knows nothing of keys: every call counts.
+    /// Returns how often this checkout was charged by now.
+    pub(crate) async fn charge(&self, key: String, instance: String) -> Result<i64, StoreError> {
+        self.write(move |db| {
+            db.execute("INSERT INTO charges VALUES (?1, ?2)", [&key, &instance])?;
+            Ok(charged(db, &key)?)
+        })
+        .await
+    }
+
+    /// How often this checkout was charged.
+    pub(crate) async fn charges(&self, key: &str) -> Result<i64, StoreError> {
+        let key = key.to_owned();
+        self.with(move |db| Ok(charged(db, &key)?)).await
     }
 
     /// The token of the last claim of this order, if there was one.
@@ -278,6 +298,11 @@ fn accept(db: &Connection, order: u32, changed: usize) -> Result<(), StoreError>
         [order],
     )?;
     Err(StoreError::Stale)
+}
+
+fn charged(db: &Connection, key: &str) -> rusqlite::Result<i64> {
+    let count = "SELECT count(*) FROM charges WHERE key = ?1";
+    db.query_row(count, [key], |row| row.get(0))
 }
 
 #[cfg(test)]

@@ -46,6 +46,18 @@ impl IdempotencyLayer {
             key: Arc::new(key),
         }
     }
+
+    /// The same where the backend is chosen at run time.
+    ///
+    /// # Errors
+    ///
+    /// A [`ConfigError`] if the backend keeps no records, or cannot carry out the default policy.
+    pub fn try_new(manager: &LockManager, key: impl ScopedKey) -> Result<Self, ConfigError> {
+        Ok(Self {
+            settings: Arc::new(Settings::new(manager)?),
+            key: Arc::new(key),
+        })
+    }
 }
 
 impl Settings {

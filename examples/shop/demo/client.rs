@@ -37,6 +37,22 @@ impl Client {
         self.send(Method::POST, &uri).await
     }
 
+    /// Checks out under this key: the answer as it came, and whether it is a replay.
+    pub(super) async fn check_out(
+        &self,
+        address: &str,
+        key: &str,
+        ms: u64,
+    ) -> Result<(StatusCode, Bytes, bool), BoxError> {
+        let request = Request::post(format!("http://{address}/checkout?ms={ms}"))
+            .header("idempotency-key", key)
+            .body(Empty::new())?;
+        let response = self.http.request(request).await?;
+        let (head, body) = response.into_parts();
+        let replayed = head.headers.contains_key("idempotent-replayed");
+        Ok((head.status, body.collect().await?.to_bytes(), replayed))
+    }
+
     /// Who holds and who waits at this instance.
     pub(super) async fn locks(&self, address: &str) -> Result<Value, BoxError> {
         let uri = format!("http://{address}/locks");

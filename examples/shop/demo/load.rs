@@ -13,7 +13,7 @@ use super::client::Client;
 use crate::BoxError;
 
 /// How many requests are under way at a time.
-const CONCURRENCY: usize = 50;
+pub(super) const CONCURRENCY: usize = 50;
 
 /// What to fire.
 #[derive(Debug)]

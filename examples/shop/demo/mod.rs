@@ -1,6 +1,8 @@
-//! The demonstration: the same payments without and with the lock, and what became of them; then,
-//! where the lock reaches several instances, what happens when two of them fail.
+//! The demonstration: the same payments without and with the lock, and what became of them; one
+//! checkout that is sent again and again; then, where the lock reaches several instances, what
+//! happens when two of them fail.
 
+mod checkout;
 mod client;
 mod figures;
 mod instances;
@@ -19,7 +21,8 @@ use std::{
 };
 
 use self::{
-    figures::Figures, instances::Setup, load::Load, redis_server::RedisServer, takeover::Takeover,
+    checkout::Checkout, figures::Figures, instances::Setup, load::Load, redis_server::RedisServer,
+    takeover::Takeover,
 };
 use crate::{
     BoxError,
@@ -90,16 +93,21 @@ async fn demonstrate(args: &Demo, stop: &Stop) -> Result<ExitCode, BoxError> {
     ));
     say(timeline::render("With the lock", &with.payments, width));
 
+    let checkout = if backend::keeps_records(&locks) {
+        Some(checkout::play(args, stop, count).await?)
+    } else {
+        None
+    };
     let takeover = if alone {
         None
     } else {
         takeover::play(args, stop).await?
     };
-    Ok(verdict(&with.figures, takeover.as_ref()))
+    Ok(verdict(&with.figures, checkout.as_ref(), takeover.as_ref()))
 }
 
 /// Says whether the lock did its part.
-fn verdict(with: &Figures, takeover: Option<&Takeover>) -> ExitCode {
+fn verdict(with: &Figures, checkout: Option<&Checkout>, takeover: Option<&Takeover>) -> ExitCode {
     let mut failures = Vec::new();
     if with.lost_updates != 0 {
         let lost = with.lost_updates;
@@ -111,6 +119,7 @@ fn verdict(with: &Figures, takeover: Option<&Takeover>) -> ExitCode {
     if with.grants.is_some_and(|grants| !grants.tokens_grew) {
         failures.push("a fencing token was not above the one before.".into());
     }
+    failures.extend(checkout.and_then(Checkout::failure));
     failures.extend(takeover.and_then(Takeover::failure));
     for failure in &failures {
         say(format_args!("FAILED: {failure}"));
