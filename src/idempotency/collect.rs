@@ -1,11 +1,13 @@
 //! Reading a response to its end, so that it can be stored, without losing any of it if it cannot.
 
-use std::pin::Pin;
+use std::{
+    future::poll_fn,
+    task::{Context, Poll},
+};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body;
-use http_body_util::BodyExt;
 
 use crate::{
     error::BoxError,
@@ -30,9 +32,13 @@ impl<B> Collected<B> {
     }
 }
 
-/// Reads up to `limit` bytes, and the frame that goes beyond. One that says beforehand that it is
-/// longer is not read.
-pub(super) async fn collect<B>(body: B, limit: usize) -> Collected<B>
+/// Reads up to `limit` bytes, and the frame that goes beyond, or until it has to stop. One that says
+/// beforehand that it is longer is not read.
+pub(super) async fn collect<B>(
+    body: B,
+    limit: usize,
+    mut stops: impl FnMut(&mut Context<'_>) -> bool,
+) -> Collected<B>
 where
     B: Body,
     B::Error: Into<BoxError>,
@@ -50,7 +56,16 @@ where
         }
     };
     loop {
-        let frame = match next(&mut body).await {
+        let next = poll_fn(|cx| {
+            if stops(cx) {
+                return Poll::Ready(None);
+            }
+            body.as_mut().poll_frame(cx).map(Some)
+        });
+        let Some(frame) = next.await else {
+            return Collected::Part(known(bytes, joined), Rest::Body(body));
+        };
+        let frame = match frame {
             None => return Collected::Whole(known(bytes, joined), trailers),
             Some(Err(error)) => {
                 return Collected::Part(known(bytes, joined), Rest::Error(Some(error.into())));
@@ -83,10 +98,4 @@ where
             return Collected::Part(known(bytes, joined), Rest::Body(body));
         }
     }
-}
-
-async fn next<B: Body>(
-    body: &mut Pin<Box<B>>,
-) -> Option<Result<http_body::Frame<B::Data>, B::Error>> {
-    body.frame().await
 }

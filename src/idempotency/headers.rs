@@ -29,11 +29,12 @@ static NEVER: [HeaderName; 9] = [
 ];
 
 /// They belong to one exchange: a replay must not log a client in, nor join another trace.
-static BY_DEFAULT_NOT: [HeaderName; 22] = [
+static BY_DEFAULT_NOT: [HeaderName; 23] = [
     AGE,
     SET_COOKIE,
     name("b3"),
     name("correlation-id"),
+    name("preference-applied"),
     name("request-id"),
     name("server-timing"),
     name("set-cookie2"),
@@ -65,7 +66,7 @@ static BY_DEFAULT_NOT: [HeaderName; 22] = [
 /// | by default not | because |
 /// |---|---|
 /// | `set-cookie`, `set-cookie2` | whoever repeats a request is not logged in by it |
-/// | `age` | it is of one moment |
+/// | `age`, `preference-applied` | they are of one exchange |
 /// | `server-timing`, and the names by which requests are traced: `traceparent`, `tracestate`, `traceresponse`, `b3`, `x-b3-*`, `uber-trace-id`, `x-cloud-trace-context`, `x-amzn-trace-id`, `x-amzn-requestid`, `x-request-id`, `request-id`, `x-correlation-id`, `correlation-id`, `x-trace-id` | they are of the first request |
 ///
 /// `trailer` is stored, since trailers are. Headers of layers outside of the idempotency layer are

@@ -19,7 +19,7 @@ use crate::{
     error::ConfigError,
     key::KeyExtractor,
     manager::LockManager,
-    policy::{Guarantee, OnDisconnect, OnLost, Wait},
+    policy::{Fairness, Guarantee, OnDisconnect, OnLost, Wait},
     route::Config,
     web::{ProblemBase, Refusal},
 };
@@ -88,6 +88,7 @@ impl Settings {
     }
 
     fn set_policy(&mut self, policy: IdempotencyPolicy) -> Result<(), ConfigError> {
+        policy.check_bounds()?;
         policy.check_records(self.limits.max_bytes, self.limits.max_ttl)?;
         self.route.set_policy(policy.lock().clone())?;
         self.policy = policy;
@@ -160,6 +161,12 @@ impl IdempotencyLayer {
     #[track_caller]
     pub fn with_max_prefer_wait(self, max: Duration) -> Self {
         self.change(|policy| policy.with_max_prefer_wait(max))
+    }
+
+    /// See [`IdempotencyPolicy::with_fairness`].
+    #[track_caller]
+    pub fn with_fairness(self, fairness: Fairness) -> Self {
+        self.change(|policy| policy.with_fairness(fairness))
     }
 
     /// See [`IdempotencyPolicy::with_max_waiters`].

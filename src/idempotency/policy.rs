@@ -93,8 +93,8 @@ impl IdempotencyPolicy {
     }
 
     /// How long a record lives from when it is saved, and so how long a repeated request is known
-    /// again. Default 24 h; 50 ms to 366 days, not less than the [`ttl`](Self::with_ttl) of the
-    /// lease, and at most what the store takes. Tell your clients.
+    /// again. Default 24 h; 50 ms to 366 days, and at most what the store takes. Tell your clients. That a
+    /// request was begun is known for longer, if it may run for longer.
     pub fn with_record_ttl(mut self, ttl: Duration) -> Self {
         self.record_ttl = ttl;
         self
@@ -267,11 +267,11 @@ impl IdempotencyPolicy {
     /// use tower_lock::{LockManager, MemoryBackend, idempotency::IdempotencyPolicy};
     ///
     /// let locks = LockManager::new(MemoryBackend::new());
-    /// let policy = IdempotencyPolicy::new().with_record_ttl(Duration::from_secs(10));
+    /// let policy = IdempotencyPolicy::new().with_record_ttl(Duration::ZERO);
     /// let error = policy.check(&locks.capabilities(), false).unwrap_err();
     /// assert_eq!(
     ///     error.to_string(),
-    ///     "record_ttl is 10s, accepted is the lease's ttl, 30s, or more",
+    ///     "record_ttl is 0ns, accepted is 50ms to 31622400s",
     /// );
     /// ```
     ///
@@ -284,14 +284,16 @@ impl IdempotencyPolicy {
         single_instance: bool,
     ) -> Result<(), ConfigError> {
         self.lock.check(capabilities, single_instance)?;
+        self.check_bounds()
+    }
+
+    /// What no backend changes.
+    pub(super) fn check_bounds(&self) -> Result<(), ConfigError> {
         within("record_ttl", self.record_ttl, MIN_TTL, MAX_TTL)?;
-        // A record that is gone before its lease would leave a crash without a trace.
-        if self.record_ttl < self.lock.ttl() {
-            return Err(ConfigError::new(format!(
-                "record_ttl is {:?}, accepted is the lease's ttl, {:?}, or more",
-                self.record_ttl,
-                self.lock.ttl()
-            )));
+        if matches!(self.lock.fairness(), Fairness::Batched(_)) {
+            return Err(ConfigError::new(
+                "fairness is Batched, accepted is any other: each run has a grant of its own",
+            ));
         }
         bytes_within("max_response", self.max_response)?;
         bytes_within("the fingerprint's max_body", self.fingerprint.max_body())
@@ -438,8 +440,8 @@ mod tests {
                 "record_ttl is 31622401s, accepted is",
             ),
             (
-                new().with_record_ttl(29 * SECOND),
-                "record_ttl is 29s, accepted is the lease's ttl, 30s",
+                new().with_fairness(Fairness::Batched(std::num::NonZeroU32::MIN)),
+                "fairness is Batched, accepted is any other",
             ),
             (
                 new().with_max_response(MAX_BYTES + 1),

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -21,8 +21,8 @@ use super::{
     client_key::ClientKey,
     collect::{Collected, collect},
     first_run::FirstRun,
-    headers::mark_replayed,
-    knobs::{OnCrash, Unreplayable},
+    headers::{IDEMPOTENT_REPLAYED, mark_replayed},
+    knobs::{Keep, OnCrash, Unreplayable},
     policy::IdempotencyPolicy,
     repeat::{Holder, Repeat},
     stored::{Stored, StoredOutcome, StoredResponse},
@@ -110,8 +110,9 @@ impl Visit {
             }
         };
         let key = match keys {
-            Ok(LockKeys::One(key)) => key,
-            Ok(LockKeys::Skip) => {
+            Ok(LockKeys::One(key)) if !self.is_outer(&key, &parts) => key,
+            // Without a key, or within a layer of the same key, which does all of it.
+            Ok(LockKeys::Skip | LockKeys::One(_)) => {
                 let request = Request::from_parts(parts, RequestBody::streaming(body));
                 let response = pass(inner, request).await?;
                 return Ok(response.map(ResponseBody::inner));
@@ -145,6 +146,14 @@ impl Visit {
             }
             Err(response) => Ok(response),
         }
+    }
+
+    /// Whether an outer layer of this request has the key.
+    fn is_outer(&self, key: &LockKey, parts: &request::Parts) -> bool {
+        let innermost = parts.extensions.get::<HeldLock>();
+        let mut chain = innermost.into_iter().flat_map(HeldLock::chain);
+        let shared = self.settings.route.manager.shared();
+        chain.any(|held| held.key() == key && Arc::ptr_eq(&held.hold().shared, shared))
     }
 
     fn reject<R>(
@@ -232,7 +241,14 @@ impl Visit {
                     return Err(self.refuse(refusal, parts, terms.told));
                 }
                 // An orphan of the same request whose bytes another version wrote.
-                Repeat::Rerun => opening = opening.with_orphans(Orphans::Replace),
+                Repeat::Rerun if opening.orphans != Orphans::Replace => {
+                    opening = opening.with_orphans(Orphans::Replace);
+                }
+                Repeat::Rerun => {
+                    let refusal = Refusal::new(RefusalKind::OutcomeUnknown, Some(key.namespace()));
+                    count(refusal.kind().as_str());
+                    return Err(self.refuse(refusal, parts, terms.told));
+                }
             }
         }
     }
@@ -253,7 +269,7 @@ impl Visit {
     /// Runs the handler, and leaves what is to be left.
     async fn run<S, B, R>(
         self,
-        beginning: Beginning,
+        mut beginning: Beginning,
         fingerprint: Fingerprint,
         terms: Terms,
         mut inner: S,
@@ -265,34 +281,75 @@ impl Visit {
         R::Error: Into<BoxError>,
     {
         let settings = self.settings.clone();
-        if let Err(error) = poll_fn(|cx| inner.poll_ready(cx)).await {
-            beginning.forget().await;
-            return Err(error);
+        let head = settings.route.on_refuse.is_some().then(|| {
+            let (mut head, ()) = Request::new(()).into_parts();
+            head.method = request.method().clone();
+            head.uri = request.uri().clone();
+            head.version = request.version();
+            head.headers = request.headers().clone();
+            head.extensions = request.extensions().clone();
+            Box::new(head)
+        });
+        let hold = beginning.guard().hold().clone();
+        let lost = hold.lease.dyn_lost();
+        let ready = poll_fn(|cx| match lost.poll_holder(cx) {
+            Poll::Ready(_) => Poll::Ready(Ok(())),
+            Poll::Pending => inner.poll_ready(cx),
+        })
+        .await;
+        ready?;
+        if hold.loss_at_end(Instant::now()).is_some() {
+            // It never ran, and another may run by now.
+            let refusal = Refusal::new(RefusalKind::LockTimeout, Some(hold.key.namespace()));
+            let response = settings.route.render(refusal, head.as_deref(), terms.told);
+            return Ok(response.map(ResponseBody::refusal));
         }
         self.show(&beginning, request.extensions_mut());
         self.progress.begun.store(true, Ordering::Release);
+        beginning.begins();
+        let aborts = settings.policy.lock().on_lost() == OnLost::Abort;
+        let poll_abort = |cx: &mut Context<'_>| match lost.poll_holder(cx) {
+            Poll::Ready(loss) if aborts && !hold.is_taken() => Some(loss),
+            _ => None,
+        };
         let called = {
             let mut call = pin!(inner.call(request));
-            let lost = beginning.guard().hold().lease.dyn_lost();
-            let aborts = settings.policy.lock().on_lost() == OnLost::Abort;
-            poll_fn(|cx| {
-                if aborts && let Poll::Ready(loss) = lost.poll_holder(cx) {
-                    return Poll::Ready(Err(loss));
-                }
-                call.as_mut().poll(cx).map(Ok)
+            poll_fn(|cx| match poll_abort(cx) {
+                Some(loss) => Poll::Ready(Err(loss)),
+                None => call.as_mut().poll(cx).map(Ok),
             })
             .await
         };
-        let response = match called {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => {
-                beginning.forget().await;
-                return Err(error);
-            }
-            // What it did is not known, so its record stays open.
-            Err(loss) => return Ok(self.lost(&beginning, terms.told, loss)),
+        let (response_head, body) = match called {
+            // How far it came is not known, so its record stays open.
+            Ok(response) => response?.into_parts(),
+            Err(loss) => return Ok(self.lost(&beginning, head.as_deref(), terms.told, loss)),
         };
-        let mut response = self.leave(beginning, fingerprint, &terms, response).await;
+        let verdict = self.settings.policy.judge(&response_head);
+        let body = match verdict {
+            Verdict::Forget => Collected::Part(Bytes::new(), Rest::Body(Box::pin(body))),
+            // It may never end, and its reader wants each event when it happens.
+            _ if is_event_stream(&response_head) => {
+                Collected::Part(Bytes::new(), Rest::Body(Box::pin(body)))
+            }
+            _ => {
+                let limit = settings.policy.max_response();
+                let collected = collect(body, limit, |cx| lost.poll_holder(cx).is_ready()).await;
+                if let Some(loss) = lost.get()
+                    && aborts
+                    && !hold.is_taken()
+                {
+                    return Ok(self.lost(&beginning, head.as_deref(), terms.told, loss));
+                }
+                collected
+            }
+        };
+        let outcome = Ended {
+            head: response_head,
+            body,
+            verdict,
+        };
+        let mut response = self.leave(beginning, fingerprint, &terms, outcome).await;
         tell_applied(response.headers_mut(), terms.told.applied);
         Ok(response)
     }
@@ -311,9 +368,15 @@ impl Visit {
         extensions.insert(held);
     }
 
-    fn lost<R>(&self, beginning: &Beginning, told: Told, loss: Loss) -> Response<ResponseBody<R>> {
+    fn lost<R>(
+        &self,
+        beginning: &Beginning,
+        head: Option<&request::Parts>,
+        told: Told,
+        loss: Loss,
+    ) -> Response<ResponseBody<R>> {
         let namespace = beginning.guard().key().namespace();
-        let response = self.settings.route.lost(None, namespace, told, loss);
+        let response = self.settings.route.lost(head, namespace, told, loss);
         response.map(ResponseBody::refusal)
     }
 
@@ -323,58 +386,66 @@ impl Visit {
         beginning: Beginning,
         fingerprint: Fingerprint,
         terms: &Terms,
-        response: Response<R>,
-    ) -> Response<ResponseBody<R>>
-    where
-        R: Body,
-        R::Error: Into<BoxError>,
-    {
+        ended: Ended<R>,
+    ) -> Response<ResponseBody<R>> {
         let Settings { policy, route, .. } = &*self.settings;
-        let (head, body) = response.into_parts();
+        let Ended {
+            mut head,
+            body,
+            verdict,
+        } = ended;
+        let namespace = beginning.guard().key().namespace().to_owned();
+        let count = |outcome| count_idempotent(&namespace, &terms.route, outcome);
         let held = beginning.guard().hold().held_for(Instant::now());
         route.stats.record(held);
-        let verdict = policy.judge(&head);
-        if verdict == Verdict::Forget {
-            beginning.forget().await;
-            return Response::from_parts(head, ResponseBody::inner(body));
-        }
-        let collected = if is_event_stream(&head) {
-            // It may never end, and its reader wants each event when it happens.
-            Collected::Part(Bytes::new(), Rest::Body(Box::pin(body)))
-        } else {
-            collect(body, policy.max_response()).await
-        };
-        let ttl = match verdict {
-            Verdict::ByTrailers => match &collected {
+        // Of somebody whom the handler asked, not of us.
+        head.headers.remove(IDEMPOTENT_REPLAYED);
+        let verdict = match verdict {
+            Verdict::ByTrailers => match &body {
                 Collected::Whole(_, trailers) => policy.judge_trailers(trailers.as_deref()),
                 // It was begun, and how it ends is not known.
                 Collected::Part(..) => Verdict::Store(policy.record_ttl()),
             },
             verdict => verdict,
         };
-        let Verdict::Store(ttl) = ttl else {
-            beginning.forget().await;
-            return Response::from_parts(head, collected.into_body());
+        let Verdict::Store(ttl) = verdict else {
+            // An inner layer says that nobody knows what happened; or an earlier run did not say, and
+            // this one changed nothing about it.
+            if is_unknown(&head) || (beginning.previous().is_some() && !is_decided(&head)) {
+                count("unknown");
+                beginning.leave_open().await;
+            } else {
+                count("forgotten");
+                beginning.forget().await;
+            }
+            return Response::from_parts(head, body.into_body());
         };
         let ttl = ttl.min(self.settings.limits.max_ttl);
-        let kept = match &collected {
+        let stored = match &body {
             Collected::Whole(bytes, trailers) => {
                 self.stored(fingerprint, &head, bytes, trailers.as_deref())
             }
             Collected::Part(..) => None,
         };
-        match kept.or_else(|| self.tombstone(&beginning, fingerprint, &head)) {
-            Some(bytes) => {
-                // Logged where it fails, and tried again.
-                let namespace = beginning.guard().key().namespace().to_owned();
-                let saved = beginning.end(Outcome::Keep { bytes, ttl }).await;
-                if saved.is_err() {
-                    count_idempotent(&namespace, &terms.route, "unsaved");
-                }
+        let tombstone = self.tombstone(fingerprint, &head);
+        let keep = |bytes| Outcome::Keep { bytes, ttl };
+        let saved = match (stored, tombstone) {
+            // A store that has no room for all of it may have some for this.
+            (Some(stored), less) => beginning.end(keep(stored), less.map(keep)).await,
+            (None, Some(tombstone)) => {
+                count("tombstone");
+                beginning.end(keep(tombstone), None).await
             }
-            None => beginning.forget().await,
+            (None, None) => {
+                count("forgotten");
+                beginning.end(Outcome::Forget, None).await
+            }
+        };
+        if saved.is_err() {
+            // Logged where it fails for good.
+            count("unsaved");
         }
-        Response::from_parts(head, collected.into_body())
+        Response::from_parts(head, body.into_body())
     }
 
     /// The record of a response; `None` if it is longer than the store takes.
@@ -394,23 +465,35 @@ impl Visit {
     }
 
     /// The record of a response that cannot be replayed, if there is to be one.
-    fn tombstone(
-        &self,
-        beginning: &Beginning,
-        fingerprint: Fingerprint,
-        head: &response::Parts,
-    ) -> Option<Bytes> {
+    fn tombstone(&self, fingerprint: Fingerprint, head: &response::Parts) -> Option<Bytes> {
         let leaves = self.settings.policy.unreplayable() == Unreplayable::Tombstone;
-        tracing::warn!(
-            target: "tower_lock",
-            namespace = beginning.guard().key().namespace(),
-            "a response is too long to be stored, or has no end in sight: repeated requests {}",
-            if leaves { "are refused" } else { "run again" }
-        );
         let original_status = head.status;
         let tombstone = StoredOutcome::Tombstone { original_status };
         leaves.then(|| Stored::new(fingerprint, tombstone).encode())
     }
+}
+
+/// How a handler ended.
+struct Ended<R> {
+    head: response::Parts,
+    body: Collected<R>,
+    verdict: Verdict,
+}
+
+/// Whether a layer inside answered that nobody knows how far the handler came.
+fn is_unknown(head: &response::Parts) -> bool {
+    let refusal = head.extensions.get::<Refusal>();
+    refusal.is_some_and(|refusal| {
+        matches!(
+            refusal.kind(),
+            RefusalKind::LockLost | RefusalKind::OutcomeUnknown
+        )
+    })
+}
+
+/// Whether the handler says itself that nothing is to be kept.
+fn is_decided(head: &response::Parts) -> bool {
+    matches!(head.extensions.get(), Some(Keep::No | Keep::For(_)))
 }
 
 fn is_event_stream(head: &response::Parts) -> bool {

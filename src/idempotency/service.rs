@@ -107,13 +107,15 @@ impl<S: fmt::Debug> fmt::Debug for IdempotencyService<S> {
 type Work<R, E> =
     Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static>>;
 
+type Detach<R, E> = fn(Work<R, E>, Option<HeldLock>);
+
 /// The future of a request behind an [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[must_use = "futures do nothing unless polled"]
 pub struct IdempotencyFuture<R, E> {
     work: Option<Work<R, E>>,
     /// Only where the handler is to finish although its caller leaves. A plain function pointer: its
     /// bounds are checked where it is made.
-    detach: Option<(Arc<Progress>, fn(Work<R, E>, Option<HeldLock>))>,
+    detach: Option<(Arc<Progress>, Detach<R, E>)>,
 }
 
 impl<R: 'static, E: 'static> IdempotencyFuture<R, E> {
@@ -156,7 +158,9 @@ fn finish_detached<R: 'static, E: 'static>(work: Work<R, E>, outer: Option<HeldL
     let chain = outer.iter().flat_map(HeldLock::chain);
     let outer: Vec<LockGuard> = chain.filter_map(HeldLock::take_guard).collect();
     let finishing = async move {
-        let (mut work, outer) = (work, outer);
+        // Declared in this order: wherever the task ends, the handler is dropped before its locks.
+        let outer = outer;
+        let mut work = work;
         let mut lost = false;
         poll_fn(|cx| {
             lost = outer.iter().any(|guard| {

@@ -19,7 +19,7 @@ use super::{
     worker::in_time,
 };
 use crate::{
-    backend::{Found, Mode, WaitBound},
+    backend::{DynLease, Found, Mode, WaitBound},
     error::{BackendError, BackendErrorKind},
     lease::OwnerToken,
     record::{Opening, Outcome, Record, RecordLimits, Save},
@@ -38,12 +38,15 @@ pub(crate) enum Begun {
     },
 }
 
-/// A lock whose holder has a record open. Dropped, it is released and the record stays open: nobody
-/// knows how far the holder came.
+/// A lock whose holder has a record open. Dropped once the holder has begun, it is released and the
+/// record stays open: nobody knows how far the holder came. Dropped before, nothing is left, unless
+/// somebody else had begun earlier.
 pub(crate) struct Beginning {
     guard: LockGuard,
     owner: OwnerToken,
     previous: Option<Record>,
+    has_begun: bool,
+    ended: bool,
 }
 
 impl Beginning {
@@ -56,14 +59,24 @@ impl Beginning {
         self.previous.as_ref()
     }
 
+    /// From now on its holder may have had effects.
+    pub(crate) fn begins(&mut self) {
+        self.has_begun = true;
+    }
+
     /// Leaves this, and releases the lock in the same step. Where the store fails it is tried again
-    /// for as long as the lease lasts; the outcome of the first attempt is returned.
+    /// for as long as the lease lasts, and then with `less`; the outcome of the first attempt is
+    /// returned.
     ///
     /// # Cancellation safety
     ///
     /// It is done all the same.
-    pub(crate) async fn end(self, outcome: Outcome) -> Result<(), BackendError> {
-        let told = self.send(outcome);
+    pub(crate) async fn end(
+        mut self,
+        outcome: Outcome,
+        less: Option<Outcome>,
+    ) -> Result<(), BackendError> {
+        let told = self.send(outcome, less);
         told.await.unwrap_or_else(|_| {
             Err(BackendError::new(
                 BackendErrorKind::Unavailable,
@@ -72,14 +85,28 @@ impl Beginning {
         })
     }
 
-    /// Leaves nothing: it did not begin, or its result is not to be kept. Waited for, so that a client
-    /// that tries again at once does not meet what is left of it.
+    /// Leaves nothing: its result is not to be kept. Waited for, so that a client that tries again at
+    /// once does not meet what is left of it.
     pub(crate) async fn forget(self) {
         // Logged where it fails.
-        let _ = self.end(Outcome::Forget).await;
+        let _ = self.end(Outcome::Forget, None).await;
     }
 
-    fn send(self, outcome: Outcome) -> oneshot::Receiver<Result<(), BackendError>> {
+    /// Releases the lock and leaves the record open: how it ended is not known.
+    pub(crate) async fn leave_open(mut self) {
+        self.ended = true;
+        if let Some(releasing) = self.guard.start_release() {
+            // An error was logged, and the reaper repeats the release.
+            let _ = releasing.await;
+        }
+    }
+
+    fn send(
+        &mut self,
+        outcome: Outcome,
+        less: Option<Outcome>,
+    ) -> oneshot::Receiver<Result<(), BackendError>> {
+        self.ended = true;
         let (tell, told) = oneshot::channel();
         let hold = self.guard.hold().clone();
         let shared = hold.shared.clone();
@@ -92,15 +119,43 @@ impl Beginning {
             outcome,
         };
         let token = shared.releases.token();
+        let end = EndOfHold { hold, releases };
         shared.runtime.clone().spawn(async move {
-            shared.save(&hold, &save, releases, tell).await;
-            // After a save there is nothing left to do for it at the backend.
-            if releases && let Some(release) = shared.end_hold(&hold) {
-                shared.finish_release(hold, release);
-            }
+            let hold = &end.hold;
+            let until = hold.lease.dyn_valid_until();
+            let saving = hold.shared.save(save, less, releases, until, Some(tell));
+            saving.await;
+            drop(end);
             drop(token);
         });
         told
+    }
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        // Who takes an orphan's place without a word leaves it as it was.
+        if !self.ended && !self.has_begun && self.previous.is_none() {
+            drop(self.send(Outcome::Forget, None));
+        }
+    }
+}
+
+/// Ends a hold, also where a save panics.
+struct EndOfHold {
+    hold: Arc<Hold>,
+    releases: bool,
+}
+
+impl Drop for EndOfHold {
+    fn drop(&mut self) {
+        let shared = &self.hold.shared;
+        // After a save there is nothing left to do for it at the backend.
+        if self.releases
+            && let Some(release) = shared.end_hold(&self.hold)
+        {
+            shared.finish_release(self.hold.clone(), release);
+        }
     }
 }
 
@@ -108,22 +163,28 @@ impl Beginning {
 struct Unused {
     shared: Arc<Shared>,
     save: Option<Save>,
+    /// Kept until the record is gone: who gets the lock before would take it for an orphan.
+    lease: Option<Arc<dyn DynLease>>,
+}
+
+impl Unused {
+    fn is_taken(&mut self) {
+        self.save = None;
+        self.lease = None;
+    }
 }
 
 impl Drop for Unused {
     fn drop(&mut self) {
-        let Some(save) = self.save.take() else {
+        let (Some(save), Some(lease)) = (self.save.take(), self.lease.take()) else {
             return;
         };
         let shared = self.shared.clone();
         let token = shared.releases.token();
         shared.runtime.clone().spawn(async move {
-            if let Some(records) = shared.backend.dyn_records()
-                && let Err(error) =
-                    in_time(shared.backend_timeout, records.dyn_save_and_release(&save)).await
-            {
-                not_saved(&save, &error);
-            }
+            let until = lease.dyn_valid_until();
+            shared.save(save, None, true, until, None).await;
+            drop(lease);
             drop(token);
         });
     }
@@ -148,7 +209,7 @@ impl Shared {
         match asked {
             Ok(Asked::Granted(granted)) => {
                 let Fresh {
-                    unused,
+                    mut unused,
                     granted,
                     owner,
                     previous,
@@ -157,11 +218,13 @@ impl Shared {
                     _permit,
                 } = *granted;
                 let guard = self.grant(wish, granted, now, suspended_before, observed)?;
-                unused.is_used();
+                unused.is_taken();
                 Ok(Begun::First(Beginning {
                     guard,
                     owner,
                     previous,
+                    has_begun: false,
+                    ended: false,
                 }))
             }
             Ok(Asked::Record(record)) => {
@@ -193,7 +256,11 @@ impl Shared {
         if self.closing.load(Ordering::SeqCst) {
             return Err(draining());
         }
-        let permit = Permit::new(self, wish)?;
+        // Who does not wait is no waiter: repeated requests are not few.
+        let permit = match wish.wait {
+            WaitBound::Fail => None,
+            _ => Some(Permit::new(self, wish)?),
+        };
         observed.waiting();
         let Some(records) = self.backend.dyn_records() else {
             return Err(AcquireError::new(AcquireErrorKind::Config));
@@ -222,7 +289,11 @@ impl Shared {
         let token = lease.dyn_fencing_token();
         let unused = Unused {
             shared: self.clone(),
-            save: Some(Save::forget(wish.key.clone(), owner, token)),
+            // An orphan whose place it took stays one: the lease alone is given back.
+            save: previous
+                .is_none()
+                .then(|| Save::forget(wish.key.clone(), owner, token)),
+            lease: Some(lease.clone()),
         };
         if self.closing.load(Ordering::SeqCst) {
             // Granted in the moment in which it was refused.
@@ -250,31 +321,42 @@ impl Shared {
         })))
     }
 
+    /// Saves, again and again where the store fails: while the lease lasts, and for some time more, as
+    /// nobody else may have begun.
     async fn save(
         &self,
-        hold: &Hold,
-        save: &Save,
+        mut save: Save,
+        mut less: Option<Outcome>,
         releases: bool,
-        tell: oneshot::Sender<Result<(), BackendError>>,
+        until: Instant,
+        mut tell: Option<oneshot::Sender<Result<(), BackendError>>>,
     ) {
         let Some(records) = self.backend.dyn_records() else {
             return;
         };
-        let mut tell = Some(tell);
+        let until = until.max(Instant::now() + self.backend_timeout * 2);
         let mut delay = Duration::from_millis(20);
-        loop {
-            let attempt = if releases {
-                records.dyn_save_and_release(save)
+        for attempt in 1.. {
+            let saving = if releases {
+                records.dyn_save_and_release(&save)
             } else {
-                records.dyn_save(save)
+                records.dyn_save(&save)
             };
-            let result = in_time(self.backend_timeout, attempt).await;
-            let again = result.as_ref().is_err_and(BackendError::is_retryable)
-                && Instant::now() + delay < hold.lease.dyn_valid_until();
-            if let Err(error) = &result
-                && !again
-            {
-                not_saved(save, error);
+            let result = in_time(self.backend_timeout, saving).await;
+            let again = result.as_ref().is_err_and(|error| {
+                // A store that is full may take less.
+                (error.is_retryable() || less.is_some())
+                    && error.kind() != BackendErrorKind::Lost
+                    && Instant::now() + delay < until
+            });
+            if let Err(error) = &result {
+                if !again {
+                    not_saved(&save, error);
+                } else if (attempt > 2 || !error.is_retryable())
+                    && let Some(less) = less.take()
+                {
+                    save.outcome = less;
+                }
             }
             if let Some(tell) = tell.take() {
                 // Its caller may be gone.
@@ -317,11 +399,5 @@ struct Fresh<'a> {
     now: Instant,
     suspended_before: Duration,
     /// Kept until the lock is registered, so that a shutdown sees one or the other.
-    _permit: Permit<'a>,
-}
-
-impl Unused {
-    fn is_used(mut self) {
-        self.save = None;
-    }
+    _permit: Option<Permit<'a>>,
 }

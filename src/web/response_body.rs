@@ -248,7 +248,9 @@ where
             State::Read(bytes, rest) => {
                 let known = bytes.len() as u64;
                 match rest {
-                    Rest::End(_) => SizeHint::with_exact(known),
+                    Rest::End(None) => SizeHint::with_exact(known),
+                    // With a length servers of HTTP/1 send no trailers.
+                    Rest::End(Some(_)) => plus(known, &SizeHint::default()),
                     Rest::Body(body) => plus(known, &body.size_hint()),
                     Rest::Error(_) => plus(known, &SizeHint::default()),
                 }

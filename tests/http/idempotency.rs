@@ -21,7 +21,8 @@ use http_body_util::{BodyExt, channel::Channel};
 use proptest::prelude::*;
 use tower::ServiceExt;
 use tower_lock::{
-    HeldLocks, IdempotencyKey, IdempotencyLayer, LockKey, LockLayer, LockManager, OnDisconnect,
+    Fairness, HeldLocks, IdempotencyKey, IdempotencyLayer, LockKey, LockLayer, LockManager,
+    OnDisconnect,
     idempotency::{FirstRun, Keep, OnCrash, Store, Unreplayable},
     key::HeaderKey,
 };
@@ -68,6 +69,11 @@ on_each_store! {
     an_inner_lock_is_shown_beside,
     a_body_that_breaks_off_is_not_replayed,
     events_are_passed_on,
+    a_body_without_an_end_is_passed_on_when_the_lock_is_lost,
+    trailers_are_replayed,
+    an_error_or_a_panic_is_an_unknown_outcome,
+    a_rerun_that_fails_stays_one,
+    who_was_never_called_leaves_nothing,
 }
 
 /// A service that counts what its handler did.
@@ -617,6 +623,213 @@ async fn events_are_passed_on(on: On) {
         (again.status, &*again.problem()),
         (409, "already-completed")
     );
+}
+
+/// A body that goes on and on: its client gets it once the lock is lost, and it is not run again.
+async fn a_body_without_an_end_is_passed_on_when_the_lock_is_lost(on: On) {
+    let backend = on.backend().await;
+    let handler = async || {
+        let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(4);
+        sender.send_data(Bytes::from("a line")).await.unwrap();
+        tokio::spawn(async move {
+            let _sender = sender;
+            std::future::pending::<()>().await;
+        });
+        Body::new(body)
+    };
+    let layer = layer(&backend).with_max_hold(Duration::from_millis(300));
+    let app = Router::new().route("/checkout", post(handler).route_layer(layer));
+    let response = soon("the head", send(&app, request(Some("key"), "cart"))).await;
+    let mut body = response.into_body();
+    let line = soon("the line", body.frame()).await.unwrap().unwrap();
+    assert_eq!(line.into_data().unwrap(), "a line");
+    let again = pay(&app, "key", "cart").await;
+    assert_eq!(
+        (again.status, &*again.problem()),
+        (409, "already-completed")
+    );
+}
+
+async fn trailers_are_replayed(on: On) {
+    let backend = on.backend().await;
+    let handler = async || {
+        let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(4);
+        sender.send_data(Bytes::from("data")).await.unwrap();
+        let trailers = HeaderMap::from_iter([(
+            HeaderName::from_static("x-checksum"),
+            HeaderValue::from_static("42"),
+        )]);
+        sender.send_trailers(trailers).await.unwrap();
+        Body::new(body)
+    };
+    let app = Router::new().route("/checkout", post(handler).route_layer(layer(&backend)));
+    for replayed in [false, true] {
+        let response = send(&app, request(Some("key"), "cart")).await;
+        assert_eq!(
+            response.headers().contains_key("idempotent-replayed"),
+            replayed
+        );
+        // With a length servers of HTTP/1 would leave them out.
+        assert!(!response.headers().contains_key("content-length"));
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers().unwrap()["x-checksum"], "42");
+        assert_eq!(collected.to_bytes(), "data");
+    }
+}
+
+/// A service of which an error or a panic says nothing of what it did.
+async fn an_error_or_a_panic_is_an_unknown_outcome(on: On) {
+    let backend = on.backend().await;
+    let locks = backend.manager();
+    for on_crash in [OnCrash::Rerun, OnCrash::Refuse] {
+        let runs = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = runs.clone();
+        let service = tower::service_fn(move |request: Request<tower_lock::RequestBody<Body>>| {
+            let run = request.extensions().get::<FirstRun>().unwrap().is_rerun();
+            let mut seen = seen.lock().unwrap();
+            seen.push(run);
+            let count = seen.len();
+            drop(seen);
+            async move {
+                match count {
+                    1 => Err("it broke"),
+                    2 => panic!("on purpose"),
+                    _ => Ok(Response::new(Body::from("done"))),
+                }
+            }
+        });
+        let layer = IdempotencyLayer::new(&locks, header()).with_on_crash(on_crash);
+        let service = tower::Layer::layer(&layer, service);
+        let key = format!("{on_crash:?}-{on:?}");
+        let call = || tokio::spawn(service.clone().oneshot(request(Some(&key), "cart")));
+        assert_eq!(
+            soon("an error", call()).await.unwrap().unwrap_err(),
+            "it broke"
+        );
+        if on_crash == OnCrash::Rerun {
+            let mut panicked = soon("a panic", call()).await;
+            // The lock of the first is given back in the background.
+            while panicked.is_ok() {
+                panicked = soon("a panic", call()).await;
+            }
+        }
+        let last = loop {
+            let last = soon("an answer", call()).await.unwrap().unwrap();
+            let last = Got::of(last.map(Body::new)).await;
+            if last.status != 409 || last.problem() != "in-progress" {
+                break last;
+            }
+        };
+        let runs = runs.lock().unwrap().clone();
+        if on_crash == OnCrash::Rerun {
+            assert_eq!((last.status, &*last.body), (200, &b"done"[..]));
+            assert_eq!(runs, [false, true, true]);
+        } else {
+            assert_eq!((last.status, &*last.problem()), (409, "outcome-unknown"));
+            assert_eq!(runs, [false]);
+        }
+    }
+}
+
+/// What the first run did is not known any better because the second was told to come again.
+async fn a_rerun_that_fails_stays_one(on: On) {
+    let backend = on.backend().await;
+    let runs = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let handler = {
+        let runs = runs.clone();
+        move |run: FirstRun| async move {
+            let count = {
+                let mut runs = runs.lock().unwrap();
+                runs.push(run.is_rerun());
+                runs.len()
+            };
+            match count {
+                1 => std::future::pending().await,
+                2 => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::CREATED,
+            }
+        }
+    };
+    let layer = layer(&backend).with_on_disconnect(OnDisconnect::Cancel);
+    let app = Router::new().route("/checkout", post(handler).route_layer(layer));
+    let cut = tokio::spawn({
+        let app = app.clone();
+        async move { pay(&app, "key", "cart").await }
+    });
+    until("it runs", || !runs.lock().unwrap().is_empty()).await;
+    cut.abort();
+    let _ = cut.await;
+    let mut statuses = Vec::new();
+    while statuses.last() != Some(&201) {
+        let got = soon("an answer", pay(&app, "key", "cart")).await;
+        if got.status != 409 {
+            statuses.push(got.status);
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(statuses, [503, 201]);
+    assert_eq!(*runs.lock().unwrap(), [false, true, true]);
+}
+
+/// A client that leaves before the handler is called leaves a key that is unused.
+async fn who_was_never_called_leaves_nothing(on: On) {
+    let backend = on.backend().await;
+    let shop = Shop::new();
+    let layer = layer(&backend).with_on_crash(OnCrash::Refuse);
+    let busy = Arc::new(tokio::sync::Semaphore::new(0));
+    let service = tower::ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(tower::limit::GlobalConcurrencyLimitLayer::with_semaphore(
+            busy.clone(),
+        ))
+        .service(tower::service_fn(
+            async |_: Request<tower_lock::RequestBody<Body>>| {
+                Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
+            },
+        ));
+    let locks = backend.manager();
+    let waiting = tokio::spawn(service.oneshot(request(Some("key"), "cart")));
+    until("it is begun", || backend.len() == 1).await;
+    waiting.abort();
+    let _ = waiting.await;
+    drop(locks);
+    let app = shop.router(layer);
+    let mut got = pay(&app, "key", "cart").await;
+    while got.status == 409 && got.problem() == "in-progress" {
+        tokio::task::yield_now().await;
+        got = pay(&app, "key", "cart").await;
+    }
+    assert_eq!((got.status, shop.charges()), (201, 1));
+}
+
+/// What cannot be is refused where it is said, in any order of the setters.
+#[tokio::test]
+async fn settings_that_cannot_be_are_refused() {
+    let backend = On::Memory.backend().await;
+    let refusal = |make: fn(IdempotencyLayer) -> IdempotencyLayer| {
+        let built =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| make(layer(&backend))));
+        built.unwrap_err().downcast_ref::<String>().unwrap().clone()
+    };
+    for (text, refused) in [
+        (
+            "record_ttl is 0ns",
+            refusal(|layer| layer.with_record_ttl(Duration::ZERO)),
+        ),
+        (
+            "max_response is",
+            refusal(|layer| layer.with_max_response(usize::MAX)),
+        ),
+        (
+            "Batched",
+            refusal(|layer| layer.with_fairness(Fairness::Batched(std::num::NonZeroU32::MIN))),
+        ),
+    ] {
+        assert!(refused.contains(text), "{refused}");
+    }
+    let short = Duration::from_millis(100);
+    let _ = layer(&backend).with_record_ttl(short).with_ttl(short);
+    let _ = layer(&backend).with_ttl(short).with_record_ttl(short);
 }
 
 /// Names that are stored, and any value that a header may have.

@@ -148,6 +148,10 @@ impl Inner {
 
     async fn release(&self) -> Result<(), Trouble> {
         let shared = &self.client.shared;
+        if self.leaves.load(Ordering::Acquire) && self.released.load(Ordering::Acquire) {
+            // With a save.
+            return Ok(());
+        }
         // Nobody has begun by a grant that was not returned, so its record goes with it.
         let takes_back = self.words.opens && !self.returned.load(Ordering::Acquire);
         if self.mode == Mode::Shared || self.tainted || takes_back {
