@@ -320,10 +320,9 @@ impl Store {
             if releases
                 && mine == Some(true)
                 && let Some(holder) = key.holder.take()
+                && self.is(Fault::ReportsALoss)
             {
-                if self.is(Fault::ReportsALoss) {
-                    holder.lost.fire(Loss::Revoked);
-                }
+                holder.lost.fire(Loss::Revoked);
             }
             if refused {
                 Err(error(BackendErrorKind::Lost))

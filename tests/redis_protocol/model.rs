@@ -332,6 +332,8 @@ impl<'a> Model<'a> {
 
     /// Whoever holds at the server right now is about to be told that it does not.
     fn revoke_all(&mut self) {
+        // A foreign one is not told, and not counted on any more.
+        self.checks.foreign_until = Instant::now();
         let lock = self.server.command(&["GET", self.keys.lock()]).to_string();
         let readers = self
             .server
