@@ -498,9 +498,11 @@ impl LockingRecordStore for Store {
             }
             sleep(Duration::from_millis(2)).await;
         }
+        // Dropped after the undo, or somebody would come in between.
+        let found;
         let mut undo = Undo(self, Some(request));
         let looks = |first| !in_two_steps && (first || !self.is(Fault::LooksOnce));
-        let found = self
+        found = self
             .until(request, |first| self.look(request, open, looks(first)))
             .await;
         if let Ok(Found::Lease { .. }) = found {
