@@ -174,7 +174,10 @@ impl<'a> Model<'a> {
             }
             owner.open = true;
             match offer {
-                Some(token) if !owner.shared => self.send(by, Ask::Confirm(token)),
+                // Who asks for the record too confirms by asking again.
+                Some(token) if !owner.shared && !owner.loads => {
+                    self.send(by, Ask::Confirm(token));
+                }
                 _ => {
                     let queues = owner.queues;
                     self.send(by, Ask::Step { queues });
