@@ -320,10 +320,9 @@ impl Store {
             if releases
                 && mine == Some(true)
                 && let Some(holder) = key.holder.take()
+                && self.is(Fault::ReportsALoss)
             {
-                if self.is(Fault::ReportsALoss) {
-                    holder.lost.fire(Loss::Revoked);
-                }
+                holder.lost.fire(Loss::Revoked);
             }
             if refused {
                 Err(error(BackendErrorKind::Lost))
@@ -499,9 +498,11 @@ impl LockingRecordStore for Store {
             }
             sleep(Duration::from_millis(2)).await;
         }
+        // Dropped after the undo, or somebody would come in between.
+        let found;
         let mut undo = Undo(self, Some(request));
         let looks = |first| !in_two_steps && (first || !self.is(Fault::LooksOnce));
-        let found = self
+        found = self
             .until(request, |first| self.look(request, open, looks(first)))
             .await;
         if let Ok(Found::Lease { .. }) = found {

@@ -36,6 +36,7 @@ impl Model<'_> {
                     let token = answer[1].int() as u64;
                     owner.state = State::Holds { token, until };
                     owner.told = true;
+                    owner.paused_until = Instant::now() + Duration::from_millis(owner.pause);
                     self.checks.granted(&self.owners[by], token, until);
                     return;
                 } else if answer[0] == Reply::Text("=".to_owned()) {

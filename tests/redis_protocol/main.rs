@@ -9,6 +9,7 @@ mod checks;
 mod hearing;
 mod model;
 mod owners;
+mod records;
 mod scripts;
 mod states;
 mod world;

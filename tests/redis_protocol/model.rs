@@ -135,7 +135,9 @@ impl<'a> Model<'a> {
             .iter()
             .filter(|o| o.state != State::Gone)
             .count();
-        if !self.runs(n) || alive > 14 {
+        // On some days there is mostly somebody who waits, on others nobody.
+        let crowd = [14, 3, 1][self.checks.seed as usize % 3];
+        if !self.runs(n) || alive > crowd {
             return;
         }
         self.owners.push(Owner::random(&mut self.rng, n));
@@ -172,7 +174,10 @@ impl<'a> Model<'a> {
             }
             owner.open = true;
             match offer {
-                Some(token) if !owner.shared => self.send(by, Ask::Confirm(token)),
+                // Who asks for the record too confirms by asking again.
+                Some(token) if !owner.shared && !owner.loads => {
+                    self.send(by, Ask::Confirm(token));
+                }
                 _ => {
                     let queues = owner.queues;
                     self.send(by, Ask::Step { queues });
@@ -190,8 +195,12 @@ impl<'a> Model<'a> {
 
     /// A holder is done or renews, or a waiter gives up.
     fn end_something(&mut self, n: usize) {
-        let mine =
-            |o: &Owner| o.process == n && matches!(o.state, State::Waits | State::Holds { .. });
+        let now = Instant::now();
+        let mine = |o: &Owner| {
+            o.process == n
+                && matches!(o.state, State::Waits | State::Holds { .. })
+                && (self.calm || o.paused_until <= now)
+        };
         let candidates: Vec<_> = (0..self.owners.len())
             .filter(|&o| mine(&self.owners[o]))
             .collect();
@@ -215,7 +224,7 @@ impl<'a> Model<'a> {
                     }
                     3..8 if owner.loads => Ask::Save {
                         token,
-                        keeps: self.rng.u32(..6) == 0,
+                        keeps: self.rng.u32(..3) == 0,
                     },
                     3..6 if !owner.shared && !owner.tainted => Ask::Release(token),
                     _ => Ask::Abandon,
@@ -314,7 +323,7 @@ impl<'a> Model<'a> {
                 self.checks.foreign_until = Instant::now();
                 self.server.command(&["DEL", lock]);
             }
-            (2, Some(by)) if self.rng.bool() => self.send(by, Ask::Gate),
+            (2, Some(by)) if self.rng.u32(..4) == 0 => self.send(by, Ask::Gate),
             // Its ttl is over.
             (2, _) => self.checks.end_result(&self.keys),
             (3, Some(by)) if self.rng.u32(..3) == 0 && self.runs(n) => {
@@ -326,6 +335,8 @@ impl<'a> Model<'a> {
 
     /// Whoever holds at the server right now is about to be told that it does not.
     fn revoke_all(&mut self) {
+        // A foreign one is not told, and not counted on any more.
+        self.checks.foreign_until = Instant::now();
         let lock = self.server.command(&["GET", self.keys.lock()]).to_string();
         let readers = self
             .server

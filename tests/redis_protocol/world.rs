@@ -81,6 +81,9 @@ pub(crate) struct Owner {
     pub(crate) unfair: bool,
     /// It asks for the record too, and opens it.
     pub(crate) loads: bool,
+    /// How long it is paused as soon as it holds, and until when.
+    pub(crate) pause: u64,
+    pub(crate) paused_until: Instant,
     /// It has heard that it holds, and may have begun.
     pub(crate) told: bool,
     /// Its process did.
@@ -126,7 +129,14 @@ impl Process {
 impl Owner {
     pub(crate) fn random(rng: &mut fastrand::Rng, process: usize) -> Self {
         let shared = rng.u32(..10) < 4;
+        let ttl = rng.u64(10..150);
         Self {
+            pause: if rng.u32(..3) == 0 {
+                ttl * rng.u64(2..5)
+            } else {
+                0
+            },
+            paused_until: Instant::now(),
             name: format!("{:032x}", rng.u128(..)),
             process,
             shared,
@@ -137,7 +147,7 @@ impl Owner {
             ticket: String::new(),
             tokens: if shared { 1 } else { rng.u64(1..4) },
             state: State::Waits,
-            ttl: rng.u64(10..150),
+            ttl,
             queues: rng.u32(..10) > 0,
             open: false,
             renews: false,

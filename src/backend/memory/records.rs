@@ -242,3 +242,97 @@ impl Records {
         self.kept.values().filter(|kept| kept.ends > now).count()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        MemoryBackend,
+        backend::{AcquireRequest, Found, LockingRecordStore},
+        error::BackendErrorKind,
+        lease::Lease,
+        record::{RecordStore, Save},
+    };
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn key(n: usize) -> LockKey {
+        LockKey::new("order", n)
+    }
+
+    async fn run(backend: &MemoryBackend, n: usize, keeps: usize) -> Result<(), BackendErrorKind> {
+        let request = AcquireRequest::new(key(n), MINUTE);
+        let open = Opening::new("open", MINUTE);
+        let found = backend.acquire_or_load(&request, Some(&open)).await;
+        let Found::Lease { lease, .. } = found.map_err(|error| error.kind())? else {
+            panic!("a new key");
+        };
+        let (key, owner, token) = (request.key, request.owner, lease.fencing_token());
+        let save = if keeps == 0 {
+            Save::forget(key, owner, token)
+        } else {
+            Save::keep(key, owner, token, vec![0; keeps], MINUTE)
+        };
+        let saved = backend.save_and_release(&save).await;
+        saved.map_err(|error| error.kind())
+    }
+
+    fn taken(backend: &MemoryBackend) -> usize {
+        let taken = &backend.table.room_for_records.taken;
+        taken.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_ended_gives_its_memory_back() {
+        let backend = MemoryBackend::new();
+        for n in 0..1000 {
+            run(&backend, n, 1000).await.unwrap();
+        }
+        assert_eq!(backend.records_len(), 1000);
+        assert!(taken(&backend) > 1_000_000, "{}", taken(&backend));
+        tokio::time::advance(MINUTE).await;
+        assert_eq!(backend.records_len(), 0);
+        assert!(backend.load(&key(1)).await.unwrap().is_none());
+        // Others that are written clean up, each a shard or two.
+        for n in 1000..1100 {
+            run(&backend, n, 0).await.unwrap();
+        }
+        assert_eq!(taken(&backend), 0);
+    }
+
+    /// What is forgotten leaves no list of ends behind.
+    #[tokio::test(start_paused = true)]
+    async fn ends_that_do_not_come_are_not_kept() {
+        let backend = MemoryBackend::new();
+        for n in 0..100_000 {
+            run(&backend, n, 0).await.unwrap();
+        }
+        let ends = |shard: &super::super::table::Shard| {
+            let keys = crate::sync::lock(&shard.0);
+            keys.records
+                .as_ref()
+                .map_or(0, |records| records.ends.len())
+        };
+        let ends: usize = backend.table.shards.iter().map(ends).sum();
+        assert!(ends <= 2 * SMALL * 64, "{ends}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_memory_refuses_until_something_ends() {
+        let backend = MemoryBackend::with_record_capacity(100_000);
+        let mut saved = 0;
+        let refused = loop {
+            match run(&backend, saved, 10_000).await {
+                Ok(()) => saved += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused, BackendErrorKind::Unavailable);
+        assert!((8..=10).contains(&saved), "{saved}");
+        assert!(taken(&backend) <= 110_000, "{}", taken(&backend));
+        tokio::time::advance(MINUTE).await;
+        run(&backend, saved + 1, 10_000).await.unwrap();
+    }
+}

@@ -1,6 +1,6 @@
 //! The suite that every store of records passes that also has the locks.
 //!
-//! A store is what [`LockBackend::records`](crate::LockBackend::records) of the backend of a
+//! A store is what [`LockBackend::records`] of the backend of a
 //! [`ContractTarget`] returns; of a backend that returns none, nothing applies. Records count among
 //! what [`leftovers`](ContractTarget::leftovers) counts.
 //!
