@@ -37,7 +37,7 @@ pub enum Store {
     Definitive,
     /// Only successes. A request that the handler refused runs again.
     SuccessOnly,
-    /// Failures of the service too, as Stripe does: a client that got a 500 gets it again for as
+    /// Failures of the service too, as Stripe does with those of a handler: a client that got a 500 gets it again for as
     /// long as the record lives, and must look what happened before it sends a new key.
     Everything,
 }

@@ -1,4 +1,4 @@
-//! The rules of idempotent requests, without a network and without a clock.
+//! Requests that are sent again: `IdempotencyLayer`, and the rules by which it knows and answers them.
 //!
 //! A client that gets no answer cannot know whether its request took effect. If it sends the same
 //! request with the same `Idempotency-Key` again, the first run's response is replayed instead of
@@ -7,11 +7,13 @@
 //!
 //! | question | answered by |
 //! |---|---|
+//! | which route, on which locks | [`IdempotencyLayer`] |
 //! | where is the key, and whose is it | [`IdempotencyKey`] |
 //! | is it the same request | [`FingerprintOf`], [`Fingerprint`] |
 //! | what stands in the store | [`Stored`], [`StoredResponse`], [`StoredHeaders`] |
 //! | is this response stored, and for how long | [`IdempotencyPolicy::judge`], [`Store`], [`Keep`] |
 //! | what does a repeated request get | [`IdempotencyPolicy::meet`], [`OnCrash`] |
+//! | what does the handler see | [`FirstRun`] |
 //!
 //! # What a client gets
 //!
