@@ -42,5 +42,8 @@ pub(crate) fn ns(value: f64) -> String {
 }
 
 pub(crate) fn ratio(value: f64, base: f64) -> String {
-    format!("{:.2}", value / base)
+    match value / base {
+        ratio if ratio.is_finite() => format!("{ratio:.2}"),
+        _ => "–".to_owned(),
+    }
 }

@@ -57,7 +57,7 @@ async fn redlock(url: &str, ttl: Duration) -> Result<LockManager, BoxError> {
         .connect()
         .await?;
     // On new or restarted servers this takes as long as the longest ttl.
-    backend.until_voting().await?;
+    backend.until_voting().await;
     Ok(LockManager::new(backend))
 }
 

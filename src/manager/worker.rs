@@ -7,7 +7,8 @@
 //! either seen by the scan or lowers it itself, because it is inserted before it looks.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -123,13 +124,21 @@ impl Shared {
             Some(Ok(())) => None,
             Some(error) => Some(Box::pin(std::future::ready(error))),
             None => {
-                // Its timer is the lock runtime's: the caller's may end before the answer comes.
-                let _entered = self.runtime.enter();
+                // Its timers, and those that the backend makes, are the lock runtime's: the caller's
+                // may end before the answer comes.
+                let runtime = self.runtime.clone();
+                let entered = runtime.enter();
                 let release = in_time(self.backend_timeout, lease.dyn_release());
+                drop(entered);
                 // Counted from here on, whoever sees it through.
                 let token = self.releases.token();
                 Some(Box::pin(async move {
-                    let result = release.await;
+                    let mut release = pin!(release);
+                    let result = poll_fn(|cx| {
+                        let _entered = runtime.enter();
+                        release.as_mut().poll(cx)
+                    })
+                    .await;
                     drop(token);
                     result
                 }))

@@ -68,7 +68,7 @@ impl ContractTarget for RedLock {
             .await?;
         // Nothing was granted before the first of them.
         backend.found().await?;
-        backend.until_voting().await?;
+        backend.until_voting().await;
         Ok(backend)
     }
 

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, RedLockBackend};
+use tower_lock::{
+    BackendErrorKind, Lease as _, LockBackend as _, RedLockBackend,
+    backend::{AcquireRequest, WaitBound},
+};
 
 use crate::{
     servers::{RedLockServers, TcpProxy},
     support::{
-        LONG, SLACK, connect, deploy, hold, key, kind, patient, renewed, standing, timed, try_it,
-        until, until_nothing_is_left,
+        LONG, SLACK, connect, deploy, hold, key, kind, name, patient, renewed, standing, timed,
+        try_it, until, until_nothing_is_left, wait_with,
     },
 };
 
@@ -23,7 +26,7 @@ async fn behind_proxies(nodes: usize) -> (RedLockServers, Vec<TcpProxy>, RedLock
         .connect()
         .await
         .unwrap();
-    backend.until_voting().await.unwrap();
+    backend.until_voting().await;
     // The nodes know every script.
     hold(&backend, &key(0)).await.release().await.unwrap();
     (servers, proxies, backend)
@@ -96,6 +99,102 @@ async fn an_ask_that_comes_late_does_nothing() {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     lease.renew().await.unwrap();
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// A user who may not end connections: what a try gave up between two ballots comes late, and does
+/// not take away what the second ballot got on the same node.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_given_back_late_takes_no_later_vote_away() {
+    let (servers, _) = deploy(3).await;
+    for node in servers.iter() {
+        let rights = ["~*", "&*", "+@all", "-client|kill"];
+        let mut command = vec!["ACL", "SETUSER", "worker", "reset", "on", ">secret"];
+        command.extend(rights);
+        node.command(&command);
+    }
+    let proxy = TcpProxy::start(servers.node(0).address());
+    let at = |address: std::net::SocketAddr| format!("redis://worker:secret@{address}");
+    let urls = [
+        at(proxy.address()),
+        at(servers.node(1).address()),
+        at(servers.node(2).address()),
+    ];
+    let backend = RedLockBackend::builder_of(urls)
+        .with_max_ttl(LONG)
+        .with_node_timeout(Duration::from_millis(100))
+        .connect()
+        .await
+        .unwrap();
+    backend.until_voting().await;
+    hold(&backend, &key(0)).await.release().await.unwrap();
+    // It does not vote, so both others are needed.
+    servers.node(2).command(&["FLUSHALL"]);
+    let mut lease = None;
+    for n in 1..10 {
+        proxy.strand();
+        // The first ballot is stranded, and with it what gives it back; the next may pass.
+        if let Ok(granted) = try_it(&backend, &key(n)).await {
+            lease = Some((granted, key(n)));
+            break;
+        }
+        proxy.heal();
+    }
+    let (lease, key) = lease.expect("one of them passes over a new connection");
+    assert_eq!(standing(&servers, &[0, 1], &key), 2);
+    proxy.heal();
+    // All that was stranded is executed before this is answered, which came after it.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(standing(&servers, &[0, 1], &key), 2);
+    lease.renew().await.unwrap();
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(3)).await;
+}
+
+/// A waiter whose request was the last to arrive at a free node does not keep it from the holder.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_gets_a_node_back_while_another_waits() {
+    let (servers, holder) = deploy(3).await;
+    let lease = hold(&holder, &key(1)).await;
+    let proxies: Vec<_> = servers
+        .iter()
+        .map(|node| TcpProxy::start(node.address()))
+        .collect();
+    let other = RedLockBackend::builder_of(proxies.iter().map(TcpProxy::redis_url))
+        .with_max_ttl(LONG)
+        .with_node_timeout(Duration::from_millis(250))
+        .connect()
+        .await
+        .unwrap();
+    other.until_voting().await;
+    // A majority has refused before this one has answered.
+    proxies[2].set_latency(Duration::ZERO, Duration::from_millis(20));
+    let for_ever = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Forever);
+    let waiting = wait_with(&other, for_ever).await;
+    // As a node that was restarted, and is a member again.
+    servers.node(2).command(&["DEL", &name(&key(1))]);
+    let asked = servers.node(2).calls("evalsha");
+    until("the waiter has asked it", async || {
+        servers.node(2).calls("evalsha") > asked
+    })
+    .await;
+    let owner = servers
+        .node(0)
+        .command(&["GET", &name(&key(1))])
+        .text()
+        .to_owned();
+    let owner = owner.split(' ').nth(1).unwrap().to_owned();
+    until("the holder has it again", async || {
+        let renewed = lease.renew().await;
+        let value = servers.node(2).command(&["GET", &name(&key(1))]);
+        renewed.is_ok() && !value.is_nil() && value.text().contains(&owner)
+    })
+    .await;
+    // Now it can do without another one.
+    servers.node(1).command(&["FLUSHALL"]);
+    lease.renew().await.unwrap();
+    waiting.abort();
     lease.release().await.unwrap();
     until_nothing_is_left(&servers, Duration::from_secs(3)).await;
 }

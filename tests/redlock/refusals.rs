@@ -193,7 +193,7 @@ async fn the_documented_rights_are_enough_and_needed() {
     assert!(needed.len() > 20 && !optional.is_empty());
     for rights in [&[&needed[..], &optional[..]].concat()[..], &needed[..]] {
         let backend = as_user(&servers, rights).await.unwrap();
-        backend.until_voting().await.unwrap();
+        backend.until_voting().await;
         let lease = hold(&backend, &key(1)).await;
         lease.renew().await.unwrap();
         let first = wait(&backend, &key(1)).await;
@@ -278,7 +278,7 @@ async fn nodes_that_are_away_at_first_join_later() {
     let backend = backend.unwrap();
     println!("connected after {took:?}");
     assert!(took < Duration::from_secs(2) + SLACK, "{took:?}");
-    backend.until_voting().await.unwrap();
+    backend.until_voting().await;
     hold(&backend, &key(1)).await;
     servers.node(1).resume();
     servers.node(2).kill();

@@ -45,7 +45,7 @@ pub(crate) async fn deploy(nodes: usize) -> (RedLockServers, RedLockBackend) {
 /// Another client of the same nodes.
 pub(crate) async fn connect(servers: &RedLockServers) -> RedLockBackend {
     let backend = builder(servers).connect().await.unwrap();
-    backend.until_voting().await.unwrap();
+    backend.until_voting().await;
     backend
 }
 

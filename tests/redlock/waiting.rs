@@ -1,6 +1,10 @@
 //! Waiters are told, and nobody hangs.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tower_lock::{
@@ -8,9 +12,26 @@ use tower_lock::{
     backend::{AcquireRequest, WaitBound},
 };
 
-use crate::support::{
-    LONG, SLACK, connect, deploy, hold, key, kind, served, until_nothing_is_left, wait, wait_with,
+use crate::{
+    servers::RedisServer,
+    support::{
+        LONG, SLACK, connect, deploy, hold, key, kind, name, served, until, until_nothing_is_left,
+        wait, wait_with,
+    },
 };
+
+/// Whoever hears this channel and never says anything.
+fn subscriber(node: &RedisServer, channel: &str) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(node.address()).unwrap();
+    write!(stream, "SUBSCRIBE {channel}\r\n").unwrap();
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    while !line.starts_with(":1") {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+    }
+    stream
+}
 
 /// Woken by the release, not by a timer, and by one of two processes or both.
 #[tokio::test(flavor = "multi_thread")]
@@ -60,6 +81,76 @@ async fn a_crowd_of_processes_is_served() {
     println!("150 hand-overs took {:?}", begun.elapsed());
     assert!(begun.elapsed() < Duration::from_secs(20));
     until_nothing_is_left(&servers, SLACK).await;
+}
+
+/// A process that hangs, with its connections open, costs one wake-up, however many of its requests
+/// stand in line before ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_hangs_costs_one_wake_up() {
+    let (servers, backend) = deploy(3).await;
+    let other = connect(&servers).await;
+    let line = format!("{{{}}}:w", name(&key(1)));
+    let mut inboxes = Vec::new();
+    for node in servers.iter() {
+        let inbox = subscriber(node, "tower-lock:inbox:hung");
+        for n in 0..300 {
+            let owner = format!("{n:032x} tower-lock:inbox:hung");
+            node.command(&["ZADD", &line, &n.to_string(), &owner]);
+        }
+        inboxes.push(inbox);
+    }
+    let in_line = |at: usize| {
+        servers
+            .node(at)
+            .command(&["ZCOUNT", &line, "0", "1000"])
+            .int()
+    };
+    let mut lease = hold(&backend, &key(1)).await;
+    for turn in 0..6 {
+        let clients = [&other, &backend];
+        let waiting = wait(clients[turn % 2], &key(1)).await;
+        lease.release().await.unwrap();
+        (lease, _) = served(waiting, Duration::from_secs(3) + SLACK).await;
+    }
+    for at in 0..3 {
+        assert_eq!(in_line(at), 299, "node {at}");
+    }
+    // Who waits without wanting to hold is told, though these want to.
+    let gate = tokio::spawn({
+        let other = other.clone();
+        async move { other.wait_free(&key(1), WaitBound::Forever).await }
+    });
+    let gates = || {
+        servers
+            .node(0)
+            .command(&["ZCOUNT", &line, "9000000000000000", "9000000000000001"])
+    };
+    until("it is asked for", async || gates().int() == 1).await;
+    lease.release().await.unwrap();
+    gate.await.unwrap().unwrap();
+    // And one that is gone loses its places at once.
+    drop(inboxes);
+    let lease = hold(&backend, &key(1)).await;
+    let waiting = wait(&other, &key(1)).await;
+    lease.release().await.unwrap();
+    let (lease, _) = served(waiting, Duration::from_secs(3) + SLACK).await;
+    lease.release().await.unwrap();
+    until_nothing_is_left(&servers, SLACK).await;
+}
+
+/// A wait that is over before any node can say anything has timed out; the nodes did not fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_shorter_than_a_round_times_out() {
+    let (servers, backend) = deploy(3).await;
+    servers.iter().for_each(RedisServer::pause);
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let short = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Until(deadline));
+    assert_eq!(
+        kind(backend.acquire(&short).await),
+        BackendErrorKind::WaitTimedOut
+    );
+    servers.iter().for_each(RedisServer::resume);
+    until_nothing_is_left(&servers, Duration::from_secs(5)).await;
 }
 
 /// A process that is gone, with waiters in line, is passed over.

@@ -1,6 +1,6 @@
 //! `latency`: an uncontended acquire and release against what a round trip costs.
 
-use std::{sync::Arc, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use redis::{Cmd, Script, aio::MultiplexedConnection};
 use serde_json::json;
@@ -10,29 +10,16 @@ use tower_lock::Fairness;
 use crate::{
     locks::{Dropped, Lock, Managed, Ours, Rslock, SetNx, connect},
     recipe::{Raw, Recipe, command},
-    report::{Effort, cell, line, median, quantile, ratio, table, us},
+    report::{Effort, cell, line, ratio, table, us},
     server::Server,
     socket::{Socket, pack},
     throughput::{one_thread, two_threads},
+    timed::{Candidate, Samples, nanos, take_turns},
 };
 
-struct Candidate<'a> {
-    name: &'static str,
-    /// Runs so many pairs.
-    turn: Box<dyn FnMut(usize) -> Samples + 'a>,
-    rounds: Vec<Samples>,
-}
-
-/// Nanoseconds.
-#[derive(Default)]
-struct Samples {
-    acquires: Vec<u64>,
-    releases: Vec<u64>,
-}
-
-const TRIVIAL: &str = "EVALSHA of `return 1`, redis-rs";
+pub(crate) const TRIVIAL: &str = "EVALSHA of `return 1`, redis-rs";
 const SAME: &str = "EVALSHA of our scripts, redis-rs";
-const SOCKET_TRIVIAL: &str = "EVALSHA of `return 1`, blocking socket";
+pub(crate) const SOCKET_TRIVIAL: &str = "EVALSHA of `return 1`, blocking socket";
 const SOCKET_SAME: &str = "EVALSHA of our scripts, blocking socket";
 
 pub(crate) fn latency(effort: &Effort) {
@@ -44,18 +31,7 @@ fn measure(effort: &Effort, threads: &str, runtime: &Runtime) {
     let server = Server::start();
     let mut candidates = candidates(&server, runtime);
     candidates.retain(|candidate| effort.wants(candidate.name));
-    let (rounds, times) = (effort.pick(41, 2), effort.pick(500, 50));
-    for candidate in &mut candidates {
-        (candidate.turn)(times);
-    }
-    for round in 0..rounds {
-        for turn in 0..candidates.len() {
-            let at = (round + turn) % candidates.len();
-            let candidate = &mut candidates[at];
-            let samples = (candidate.turn)(times);
-            candidate.rounds.push(samples);
-        }
-    }
+    take_turns(&mut candidates, effort.pick(41, 2), effort.pick(500, 50));
     report(threads, &candidates);
 }
 
@@ -70,7 +46,7 @@ fn candidates<'a>(server: &'a Server, runtime: &'a Runtime) -> Vec<Candidate<'a>
         vec![
             Candidate::of(TRIVIAL, runtime, &trivial),
             Candidate::of(SAME, runtime, &Raw::connect(url, &recipe).await),
-            trivial.over_socket(server),
+            trivial.over_socket(server.address()),
             pair_over_socket(server, &recipe),
             Candidate::of("RedisBackend", runtime, &Ours::ready(url).await),
             Candidate::of("LockManager", runtime, &managed),
@@ -89,69 +65,16 @@ fn candidates<'a>(server: &'a Server, runtime: &'a Runtime) -> Vec<Candidate<'a>
     })
 }
 
-impl<'a> Candidate<'a> {
-    fn new(name: &'static str, turn: impl FnMut(usize) -> Samples + 'a) -> Self {
-        Self {
-            name,
-            turn: Box::new(turn),
-            rounds: Vec::new(),
-        }
-    }
-
-    /// A key that is free, in a task of the runtime, as in a handler.
-    fn of<L: Lock>(name: &'static str, runtime: &'a Runtime, lock: &L) -> Self {
-        let lock = lock.for_key(name);
-        Self::new(name, move |times| {
-            let lock = lock.clone();
-            let task = runtime.spawn(async move {
-                let mut samples = Samples::default();
-                for _ in 0..times {
-                    let start = Instant::now();
-                    let held = lock.acquire(name).await;
-                    samples.acquires.push(nanos(start));
-                    let start = Instant::now();
-                    lock.release(held).await;
-                    samples.releases.push(nanos(start));
-                }
-                samples
-            });
-            runtime.block_on(task).expect("the task ends well")
-        })
-    }
-
-    /// The median of the rounds' quantiles, so that a slow moment is one round's.
-    fn quantile(&self, q: f64, of: impl Fn(&Samples) -> &Vec<u64>) -> u64 {
-        let rounds = self.rounds.iter();
-        median(
-            rounds
-                .map(|r| quantile(&mut of(r).clone(), q) as f64)
-                .collect(),
-        ) as u64
-    }
-
-    fn acquire(&self, q: f64) -> u64 {
-        self.quantile(q, |samples| &samples.acquires)
-    }
-
-    fn release(&self, q: f64) -> u64 {
-        self.quantile(q, |samples| &samples.releases)
-    }
-}
-
-fn nanos(start: Instant) -> u64 {
-    start.elapsed().as_nanos() as u64
-}
-
 /// A script that does nothing, with a key.
 #[derive(Clone)]
-struct Trivial {
+pub(crate) struct Trivial {
     connection: MultiplexedConnection,
     args: Arc<[Vec<u8>]>,
     command: Arc<Cmd>,
 }
 
 impl Trivial {
-    async fn connect(url: &str) -> Self {
+    pub(crate) async fn connect(url: &str) -> Self {
         let mut connection = connect(url).await;
         let script = Script::new("return 1");
         script
@@ -166,8 +89,8 @@ impl Trivial {
         }
     }
 
-    fn over_socket<'a>(&self, server: &Server) -> Candidate<'a> {
-        let mut socket = Socket::connect(server.address());
+    pub(crate) fn over_socket<'a>(&self, server: SocketAddr) -> Candidate<'a> {
+        let mut socket = Socket::connect(server);
         let packed = pack(&self.args);
         Candidate::new(SOCKET_TRIVIAL, move |times| {
             let mut samples = Samples::default();

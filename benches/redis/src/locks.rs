@@ -67,7 +67,12 @@ impl Ours {
 
     /// With the connection of this runtime, which a backend opens when it is first used there.
     pub(crate) async fn ready(url: &str) -> Self {
-        let ours = Self::connect(url).await;
+        Self::settled(RedisBackend::connect(url).await.expect("a backend")).await
+    }
+
+    /// The same with this backend.
+    pub(crate) async fn settled(backend: RedisBackend) -> Self {
+        let ours = Self(backend);
         for _ in 0..20 {
             let lease = ours.lease("warm-up").await;
             ours.release(lease).await;

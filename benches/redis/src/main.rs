@@ -4,6 +4,7 @@
 //! installs.
 
 mod candidate;
+mod cluster;
 mod contended;
 mod cost;
 mod depth;
@@ -12,19 +13,22 @@ mod latency;
 mod locks;
 mod recipe;
 mod redlock;
+mod replicas;
 mod report;
 mod server;
 #[path = "../../../tests/servers/mod.rs"]
 mod servers;
 mod socket;
 mod throughput;
+mod timed;
+mod wires;
 mod worker;
 
 use self::{candidate::Candidate, report::Effort};
 
 const USAGE: &str = "\
 usage: tower-lock-bench-redis [--quick] [--only <candidate>].. [all | <bench>..]
-benches: latency, hand-off, batched, cost, throughput, depth, redlock";
+benches: latency, hand-off, batched, cost, throughput, depth, redlock, replicas, cluster";
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -60,6 +64,8 @@ fn main() {
         run("throughput", &|| throughput::throughput(effort));
         run("depth", &|| depth::depth(effort));
         run("redlock", &|| redlock::redlock(effort));
+        run("replicas", &|| replicas::replicas(effort));
+        run("cluster", &|| cluster::cluster(effort));
         assert!(ran, "no bench is called {bench}\n{USAGE}");
     }
 }

@@ -68,7 +68,11 @@ pub(crate) fn us(nanos: u64) -> f64 {
     round(nanos as f64 / 1000.0)
 }
 
-/// A figure of a table.
+/// A figure of a table, if there is one.
 pub(crate) fn cell(value: f64) -> String {
-    round(value).to_string()
+    if value.is_finite() {
+        round(value).to_string()
+    } else {
+        "–".to_owned()
+    }
 }

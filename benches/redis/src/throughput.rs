@@ -21,8 +21,8 @@ use crate::{
     socket::{Socket, pack},
 };
 
-struct Candidate<'a> {
-    name: &'static str,
+pub(crate) struct Candidate<'a> {
+    pub(crate) name: &'static str,
     /// Runs pairs for so long, and counts them.
     turn: Box<dyn FnMut(usize, Duration) -> usize + 'a>,
 }
@@ -39,14 +39,29 @@ const RSLOCK: &str = "rslock";
 const UNLOCK: &str = "SET NX, unlock script";
 
 impl<'a> Candidate<'a> {
-    fn of<L: Lock>(name: &'static str, runtime: &'a Runtime, lock: L) -> Self {
+    /// A key of its own for each task.
+    pub(crate) fn of<L: Lock>(name: &'static str, runtime: &'a Runtime, lock: L) -> Self {
+        Self::with_keys(name, runtime, lock, move |task| format!("{name}-{task}"))
+    }
+
+    /// The same key for all tasks.
+    pub(crate) fn of_one_key<L: Lock>(name: &'static str, runtime: &'a Runtime, lock: L) -> Self {
+        Self::with_keys(name, runtime, lock, move |_| name.to_owned())
+    }
+
+    fn with_keys<L: Lock>(
+        name: &'static str,
+        runtime: &'a Runtime,
+        lock: L,
+        key: impl Fn(usize) -> String + 'a,
+    ) -> Self {
         Self {
             name,
             turn: Box::new(move |tasks, time| {
                 runtime.block_on(async {
                     let mut set = JoinSet::new();
                     for task in 0..tasks {
-                        let key = format!("{name}-{task}");
+                        let key = key(task);
                         let lock = lock.for_key(&key);
                         set.spawn(async move {
                             let start = Instant::now();
@@ -147,6 +162,26 @@ pub(crate) fn pairs(effort: &Effort) {
         let found = measure(effort, &server, &mut candidates, tasks);
         report("cost", "current-thread", tasks, &candidates, &found, UNLOCK);
     }
+}
+
+/// Pairs per second of each, in the median of rounds in which they take turns.
+pub(crate) fn rates(
+    effort: &Effort,
+    candidates: &mut [Candidate<'_>],
+    tasks: usize,
+) -> Vec<(&'static str, f64)> {
+    let time = effort.time(500, 50);
+    let mut found: Vec<Vec<f64>> = candidates.iter().map(|_| Vec::new()).collect();
+    for round in 0..effort.pick(11, 1) {
+        for turn in 0..candidates.len() {
+            let at = (round + turn) % candidates.len();
+            let start = Instant::now();
+            let pairs = (candidates[at].turn)(tasks, time);
+            found[at].push(pairs as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    let names = candidates.iter().map(|candidate| candidate.name);
+    names.zip(found.into_iter().map(median)).collect()
 }
 
 fn measure(

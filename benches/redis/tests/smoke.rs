@@ -27,10 +27,13 @@ fn every_bench_runs_and_no_queue_is_served_out_of_order() {
     };
     let benches = [
         "batched",
+        "cluster",
         "cost",
         "depth",
         "hand-off",
         "latency",
+        "redlock",
+        "replicas",
         "throughput",
     ];
     assert_eq!(names("bench"), BTreeSet::from(benches));
@@ -40,6 +43,10 @@ fn every_bench_runs_and_no_queue_is_served_out_of_order() {
         "rslock",
         "redis-py",
         "npm-redlock",
+        "RedLock, 3 nodes",
+        "RedLock, 5 nodes",
+        "ReplicaAck::Require(1)",
+        "RedisBackend, 3 masters",
     ] {
         assert!(
             names("candidate").contains(candidate),

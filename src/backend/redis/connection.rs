@@ -276,6 +276,20 @@ impl Connection {
         }
     }
 
+    /// The same for as long as the caller likes to wait. A timer for each of several nodes that
+    /// are asked at once costs more than one for all of them.
+    #[cfg(feature = "redlock")]
+    pub(in crate::backend) async fn run_unlimited(
+        &self,
+        script: &Script,
+        call: &impl Fn(&Script, bool) -> Cmd,
+    ) -> Result<Value, Trouble> {
+        match self.send(&call(script, false)).await {
+            Err(trouble) if trouble.is_no_script() => self.send(&call(script, true)).await,
+            result => result,
+        }
+    }
+
     pub(in crate::backend) async fn ping(&self) -> Result<(), Trouble> {
         self.ask(&redis::cmd("PING")).await.map(drop)
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     client::Shared,
     node::Node,
-    post::{Post, Posts, Seat},
+    post::{Got, Post, Posts, Seat},
     quorum::{
         ballot::{Ballot, Next, Raise, Vote},
         renewal::Places,
@@ -31,16 +31,20 @@ pub(super) struct Grant {
 pub(super) struct Refusal {
     /// How many nodes said who has the key.
     pub(super) voted: usize,
-    /// How many of them that it is another's.
-    pub(super) held: usize,
-    /// How many had the key to give, or did not say: a bit each.
-    pub(super) ours: u64,
+    /// Which of them said that it is another's, a bit each.
+    pub(super) held: u64,
+    /// Which had the key to give, or may have.
+    pub(super) got: Got,
     /// A holder among these that tells nobody when it leaves.
     pub(super) foreign: bool,
     /// How many have to wait before they vote.
     pub(super) abstained: usize,
     /// How long the key is held still, if somebody said so.
     pub(super) after: Option<Duration>,
+    /// How many nodes cannot vote for a reason that does not pass.
+    pub(super) barred: usize,
+    /// Why a node could not vote that answered.
+    pub(super) trouble: Option<Trouble>,
 }
 
 /// What one acquire asks for, in the words of the scripts.
@@ -69,13 +73,16 @@ pub(super) async fn attempt(
     {
         let (ballot, refusal, next) = (&mut ballot, &mut refusal, &mut next);
         let ask = |post, node| vote(post, node, shared, seat, wish, (number, proposal));
-        let heard = move |node, (vote, foreign): (Vote, bool)| {
-            refusal.count(node, vote, foreign);
+        let heard = move |node, answer: Result<(Vote, bool), Trouble>| {
+            let vote = refusal.count(node, answer);
             if vote == Vote::Abstains {
                 shared.nodes[node].abstained(shared);
             }
             ballot.vote(node, vote);
-            *next = ballot.next(began.elapsed());
+            // What comes with the answer that decided it does not change it.
+            if matches!(next, Next::Wait | Next::Refuse { .. }) {
+                *next = ballot.next(began.elapsed());
+            }
             match next {
                 Next::Wait => false,
                 // Held by others, or too few there: who is refused is told which.
@@ -92,11 +99,16 @@ pub(super) async fn attempt(
     while let Next::Raise { token } = next {
         next = Next::Wait;
         {
+            let mut asked = vec![false; shared.nodes.len()];
+            ballot.raises().for_each(|node| asked[node] = true);
             let (ballot, next) = (&mut ballot, &mut next);
-            let ask = |post, node| raise(post, node, shared, seat, wish, (number, token));
+            let what = (number, token);
+            let ask = |post, node| raise(post, node, shared, seat, wish, what, &asked);
             let heard = move |node, raised| {
-                ballot.raised(node, raised);
-                *next = ballot.next(began.elapsed());
+                if *next == Next::Wait {
+                    ballot.raised(node, raised);
+                    *next = ballot.next(began.elapsed());
+                }
                 *next != Next::Wait
             };
             posts.round(shared, limit, ask, heard).await;
@@ -127,20 +139,36 @@ pub(super) async fn attempt(
 }
 
 impl Refusal {
-    fn count(&mut self, node: usize, vote: Vote, foreign: bool) {
+    fn count(&mut self, node: usize, answer: Result<(Vote, bool), Trouble>) -> Vote {
+        let (vote, foreign) = match answer {
+            Ok(answer) => answer,
+            Err(trouble) => {
+                self.barred += usize::from(!trouble.may_pass());
+                if trouble.answered {
+                    self.trouble = Some(trouble);
+                }
+                (Vote::Silent, false)
+            }
+        };
         self.foreign |= foreign;
+        let bit = 1 << node;
         match vote {
             Vote::Granted { .. } => {
                 self.voted += 1;
-                self.ours |= 1 << node;
+                self.got.granted |= bit;
             }
             Vote::Held { .. } => {
                 self.voted += 1;
-                self.held += 1;
+                self.held |= bit;
+                self.got.refused |= bit;
             }
-            Vote::Abstains => self.abstained += 1,
-            Vote::Silent => self.ours |= 1 << node,
+            Vote::Abstains => {
+                self.abstained += 1;
+                self.got.refused |= bit;
+            }
+            Vote::Silent => {}
         }
+        vote
     }
 }
 
@@ -152,7 +180,7 @@ async fn vote(
     seat: &Seat,
     wish: &Wish,
     (ballot, proposal): (u32, u64),
-) -> (Vote, bool) {
+) -> Result<(Vote, bool), Trouble> {
     let before = post.left;
     let names = &seat.names;
     let answer = post.ask(node, &VOTE, false, |script, by_code, way| {
@@ -170,15 +198,12 @@ async fn vote(
         }
         cmd
     });
-    let answer = answer.await.and_then(|answer| read_vote(&answer));
-    let Ok((vote, foreign)) = answer else {
-        return (Vote::Silent, false);
-    };
+    let (vote, foreign) = read_vote(&answer.await?)?;
     if matches!(vote, Vote::Held { .. } | Vote::Abstains) {
         // In line at most; and what was there before is known of.
         post.left = before || (wish.waits && vote != Vote::Abstains);
     }
-    (vote, foreign)
+    Ok((vote, foreign))
 }
 
 fn read_vote(answer: &Value) -> Result<(Vote, bool), Trouble> {
@@ -195,7 +220,11 @@ fn read_vote(answer: &Value) -> Result<(Vote, bool), Trouble> {
             (Vote::Held { remaining, seen }, *foreign == 1)
         }
         [-2] => (Vote::Abstains, false),
-        // This owner was undone.
+        [-1] => {
+            let mut undone = Trouble::unavailable("this owner was undone");
+            undone.answered = true;
+            return Err(undone);
+        }
         _ => return Err(Trouble::strange()),
     })
 }
@@ -207,7 +236,11 @@ async fn raise(
     seat: &Seat,
     wish: &Wish,
     (ballot, token): (u32, u64),
+    asked: &[bool],
 ) -> Raise {
+    if !asked[node.at] {
+        return Raise::NotHeld;
+    }
     let names = &seat.names;
     let answer = post.ask(node, &RAISE, false, |script, by_code, _| {
         let keys = [&*names.lock, &*shared.node_name];

@@ -70,7 +70,7 @@ impl RedLockBuilder {
     }
 
     /// How long a node may take to vote, or to answer a renewal: 50 ms or a tenth of the lease's
-    /// ttl by default, whichever is less; at least 1 ms. What comes later does not count, and the
+    /// ttl by default, whichever is less; 1 ms to 500 ms. What comes later does not count, and the
     /// lease is shorter by what was waited for.
     pub fn with_node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = Some(timeout);
@@ -189,13 +189,13 @@ impl RedLockBuilder {
             )));
         }
         let millisecond = Duration::from_millis(1);
-        if self
-            .node_timeout
-            .is_some_and(|timeout| timeout < millisecond)
+        if let Some(timeout) = self.node_timeout
+            && !(millisecond..=ANSWER / 2).contains(&timeout)
         {
-            return Err(misconfigured(
-                "the node timeout is too short: 1 ms or more is needed",
-            ));
+            return Err(misconfigured(format!(
+                "the node timeout is {timeout:?}, accepted is 1ms to {:?}",
+                ANSWER / 2
+            )));
         }
         if self.max_ttl < millisecond || self.max_ttl > Duration::from_secs(24 * 3600) {
             return Err(misconfigured(

@@ -27,7 +27,7 @@ use crate::{
 const CEILING: Duration = Duration::from_secs(1);
 /// And how long the others.
 const CEILING_BEHIND: Duration = Duration::from_secs(5);
-/// How soon, at first, a key is asked for whose holder tells nobody of its release.
+/// How soon, at first, a key is asked for whose holder tells nobody of its release, or that nobody has.
 const FOREIGN: Duration = Duration::from_millis(25);
 /// How soon to ask when only some nodes say that the key is free: the others may say so yet, or
 /// have told another waiter.
@@ -116,17 +116,20 @@ impl Campaign {
 
     /// Cancel safe: the posts know what is left.
     async fn seek(&self, shared: &Arc<Shared>, posts: &mut Posts) -> Result<Grant, BackendError> {
-        let mut told = Told {
-            refusal: Refusal::default(),
-            at: Instant::now(),
-        };
+        let mut told = None;
         let seeking = self.until_granted(shared, posts, &mut told);
         match self.wait {
             WaitBound::Until(deadline) if self.wish.waits => {
                 match timeout_at(deadline, seeking).await {
                     Ok(outcome) => outcome,
-                    Err(_) if told.is_majority_there(shared) => Err(told.contended(self.wait)),
-                    Err(_) => Err(unavailable(shared, &told.refusal)),
+                    Err(_) => Err(match told {
+                        Some(told) if !told.is_majority_there(shared) => {
+                            unavailable(shared, &told.refusal)
+                        }
+                        Some(told) => told.contended(self.wait),
+                        // Nobody had the time to say anything.
+                        None => BackendError::new(BackendErrorKind::WaitTimedOut, ""),
+                    }),
                 }
             }
             _ => seeking.await,
@@ -137,7 +140,7 @@ impl Campaign {
         &self,
         shared: &Arc<Shared>,
         posts: &mut Posts,
-        told: &mut Told,
+        told: &mut Option<Told>,
     ) -> Result<Grant, BackendError> {
         let mut backoff = FOREIGN;
         let mut troubled: Option<Instant> = None;
@@ -149,22 +152,21 @@ impl Campaign {
                 Ok(grant) => return Ok(grant),
                 Err(refusal) => refusal,
             };
-            *told = Told {
+            let told = told.insert(Told {
                 refusal,
                 at: Instant::now(),
-            };
+            });
             let refusal = &told.refusal;
             let is_there = told.is_majority_there(shared);
             if !self.wish.waits && is_there {
                 self.give_back(shared, posts).await;
                 return Err(told.contended(self.wait));
             }
-            if refusal.ours != 0 && self.wish.waits {
-                let limit = shared.node_timeout(self.wish.ttl);
-                posts
-                    .step_back(shared, limit, &self.seat, ballot, refusal.ours)
-                    .await;
-            }
+            // By the ballot and not by the owner: what comes late must not take a later vote away.
+            let (limit, waits) = (shared.node_timeout(self.wish.ttl), self.wish.waits);
+            posts
+                .step_back(shared, limit, &self.seat, ballot, waits, refusal.got)
+                .await;
             if is_there {
                 troubled = None;
                 self.until_worth_it(shared, refusal, &mut backoff).await?;
@@ -176,10 +178,6 @@ impl Campaign {
             if may_vote < shared.majority() || since.elapsed() >= ANSWER / 2 {
                 self.give_back(shared, posts).await;
                 return Err(unavailable(shared, refusal));
-            }
-            if !self.wish.waits {
-                // While the connections live over which it was asked.
-                self.give_back(shared, posts).await;
             }
             let pause = Instant::now() + jittered(SOON);
             tokio::select! {
@@ -205,9 +203,11 @@ impl Campaign {
     ) -> Result<(), BackendError> {
         let names = &self.seat.names;
         let asked = Instant::now();
-        // All that others had, or as many as there have to be.
-        let needed = refusal.held.clamp(1, shared.majority());
-        let mut soon: Option<Instant> = None;
+        // All that others had, or as many as there have to be. Of the rest, which was given back just
+        // now, others are told at the same time: it is no reason to ask before them.
+        let needed = (refusal.held.count_ones() as usize).min(shared.majority());
+        // Nobody has it, and it could not be had: its time was too short, say.
+        let mut soon = (needed == 0).then_some(asked + jittered(*backoff));
         loop {
             let mut until = asked + jittered(CEILING_BEHIND);
             if shared.room.stands_first(names, &self.waiter) {
@@ -221,24 +221,23 @@ impl Campaign {
                     until = until.min(asked + jittered(*backoff));
                 }
             }
-            let news = self.waiter.news();
+            let news = self.waiter.news(refusal.held);
             if news.replaced {
                 return Err(replaced());
             }
-            if news.free >= needed {
+            if needed > 0 && news.free >= needed {
                 break;
             }
-            if news.free > 0 {
-                let soon = soon
-                    .get_or_insert_with(|| Instant::now() + SOON.mul_f64(0.5 + fastrand::f64()));
-                until = until.min(*soon);
+            if news.any && soon.is_none() {
+                soon = Some(Instant::now() + SOON.mul_f64(0.5 + fastrand::f64()));
             }
+            until = soon.map_or(until, |soon| until.min(soon));
             tokio::select! {
                 () = sleep_until(until) => break,
                 () = self.waiter.woken() => {}
             }
         }
-        *backoff = if refusal.foreign {
+        *backoff = if refusal.foreign || needed == 0 {
             (*backoff * 2).min(CEILING)
         } else {
             FOREIGN
@@ -274,13 +273,24 @@ fn unavailable(shared: &Shared, refusal: &Refusal) -> BackendError {
         voted, abstained, ..
     } = refusal;
     let all = shared.nodes.len();
-    BackendError::new(
-        BackendErrorKind::Unavailable,
+    let trouble = refusal.trouble.clone();
+    // A right that was taken away on a majority, say.
+    let kind = if all - refusal.barred < shared.majority() {
+        BackendErrorKind::Misconfigured
+    } else {
+        BackendErrorKind::Unavailable
+    };
+    let error = BackendError::new(
+        kind,
         format!(
             "{voted} of {all} nodes voted, a majority is needed; {abstained} may have forgotten \
              what they granted, and vote again when the longest ttl has passed"
         ),
-    )
+    );
+    match trouble {
+        Some(trouble) => error.with_source(BackendError::from(trouble)),
+        None => error,
+    }
 }
 
 fn replaced() -> BackendError {

@@ -50,14 +50,20 @@ pub(super) struct Shared {
     /// The highest token that was seen or proposed here.
     highest: AtomicU64,
     pub(super) room: Room,
-    /// Which process of a server each node is now.
-    pub(super) runs: Mutex<Vec<Option<String>>>,
+    /// Which process of a server each node is now, and whether it can do what is needed.
+    pub(super) runs: Mutex<Vec<Option<Run>>>,
     /// Told when a node may vote that did not.
     pub(super) votes: watch::Sender<()>,
     /// Whether nodes are members is to be looked at.
     pub(super) look_again: Notify,
     pub(super) lock_runtime: Handle,
     closed: CancellationToken,
+}
+
+/// A process of a server.
+pub(super) struct Run {
+    pub(super) id: String,
+    pub(super) tried: bool,
 }
 
 /// What the builder knows.
@@ -78,7 +84,7 @@ impl Client {
         let servers = servers.into_iter().enumerate();
         let nodes: Vec<_> = servers.map(|(at, server)| Node::new(at, server)).collect();
         let shared = Arc::new(Shared {
-            runs: Mutex::new(vec![None; nodes.len()]),
+            runs: Mutex::new(nodes.iter().map(|_| None).collect()),
             nodes,
             inbox: format!("{prefix}inbox:{:016x}", fastrand::u64(..)).into(),
             node_name: names::node(&prefix),

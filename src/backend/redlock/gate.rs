@@ -35,8 +35,8 @@ const FOREIGN: Duration = Duration::from_millis(25);
 /// The callers of one process that wait for one key to be free.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Its entry on the nodes, never used again after the last caller left. It ends by itself,
-    /// 15 s after it was asked for, and tells nobody.
+    /// Its entry on the nodes, never used again after the last caller left. Where it is left, it ends
+    /// with the waiters, 15 s after the last of them asked, and tells nobody.
     entry: String,
     callers: AtomicUsize,
     opened: Notify,

@@ -137,9 +137,8 @@ impl Inner {
             match std::mem::replace(&mut *place, Place::Away) {
                 Place::Here(posts) => posts,
                 other => {
+                    // Released, or lost: then it was said.
                     *place = other;
-                    drop(place);
-                    self.lost.fire(Loss::Revoked);
                     return Err(lost());
                 }
             }
@@ -280,7 +279,12 @@ impl Lease for RedLockLease {
     async fn release(&self) -> Result<(), BackendError> {
         let mut freed = self.inner.freed.subscribe();
         self.inner.leave();
-        match timeout(ANSWER, freed.wait_for(|freed| *freed)).await {
+        let answer = {
+            // The caller's runtime may be about to end.
+            let _runtime = self.inner.client.shared.lock_runtime.enter();
+            timeout(ANSWER, freed.wait_for(|freed| *freed))
+        };
+        match answer.await {
             Ok(Ok(_)) => Ok(()),
             _ => Err(BackendError::new(
                 BackendErrorKind::Unavailable,

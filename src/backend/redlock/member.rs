@@ -9,7 +9,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use redis::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     client::{ANSWER, Shared},
@@ -200,26 +200,39 @@ async fn join(
 pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
     for marks in [false, true] {
         let mut refusal = None;
+        let mut heard = 0;
         let asks = shared
             .nodes
             .iter()
             .map(|node| ask_found(shared, node, marks));
-        each(asks, |_, answer| {
+        let round = each(asks, |_, answer| {
+            heard += 1;
             if !matches!(answer, Ok(true)) {
                 refusal = Some(answer);
             }
             false
-        })
-        .await;
+        });
+        within(ANSWER * 2, round).await;
         match refusal {
+            None if heard < shared.nodes.len() => return Err(not_all()),
             None => {}
             Some(Err(trouble)) => return Err(trouble.into()),
             Some(Ok(_)) => return Ok(false),
         }
     }
     shared.look_again.notify_one();
-    until_voting(shared, shared.nodes.len()).await?;
+    let voting = until_voting(shared, shared.nodes.len());
+    if timeout(ANSWER * 2, voting).await.is_err() {
+        return Err(not_all());
+    }
     Ok(true)
+}
+
+fn not_all() -> BackendError {
+    BackendError::new(
+        BackendErrorKind::Unavailable,
+        "not all nodes answered, and all are needed to found a deployment",
+    )
 }
 
 async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Trouble> {
@@ -239,20 +252,16 @@ async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Tr
 }
 
 /// Waits until so many nodes vote, as far as this process knows.
-pub(super) async fn until_voting(shared: &Shared, count: usize) -> Result<(), BackendError> {
+pub(super) async fn until_voting(shared: &Shared, count: usize) {
     let mut votes = shared.votes.subscribe();
     loop {
         votes.borrow_and_update();
         if shared.nodes.iter().filter(|node| node.votes()).count() >= count {
-            return Ok(());
+            return;
         }
         tokio::select! {
-            changed = votes.changed() => if changed.is_err() {
-                return Err(BackendError::new(
-                    BackendErrorKind::Unavailable,
-                    "the client is closed",
-                ));
-            },
+            // The sender is in what we look at.
+            _ = votes.changed() => {}
             // Connections come back without a word.
             () = sleep(Duration::from_millis(50)) => {}
         }

@@ -62,18 +62,15 @@ impl RedLockBackend {
     }
 
     /// Waits until a majority of the nodes votes, so that locks can be had. After the first start
-    /// of all nodes, and after a restart of a majority, that takes as long as the longest ttl.
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable` if the backend is closed meanwhile. It does not time out.
+    /// of all nodes, and after a restart of a majority, that takes as long as the longest ttl. It does
+    /// not time out.
     ///
     /// # Cancellation safety
     ///
     /// Cancel safe.
-    pub async fn until_voting(&self) -> Result<(), BackendError> {
+    pub async fn until_voting(&self) {
         let shared = &self.client.shared;
-        member::until_voting(shared, shared.majority()).await
+        member::until_voting(shared, shared.majority()).await;
     }
 
     /// Declares that these nodes begin a new deployment, so that they need not wait for the longest
@@ -87,7 +84,8 @@ impl RedLockBackend {
     ///
     /// # Errors
     ///
-    /// `Unavailable`: it needs all nodes.
+    /// `Unavailable`: it needs all nodes, and waits for them for seconds. It may have been done all
+    /// the same, or on some of them.
     ///
     /// # Cancellation safety
     ///

@@ -12,7 +12,7 @@ use redis::{PushInfo, PushKind};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    client::{ANSWER, Shared},
+    client::{ANSWER, Run, Shared},
     scripts::{self, PROBE},
 };
 use crate::{
@@ -108,6 +108,9 @@ impl Node {
             let connection = Connection::open(&self.redis, ANSWER, |_| {}).await?;
             if self.is_new(shared, &connection)? {
                 self.try_everything(shared).await?;
+                if let Some(run) = &mut lock(&shared.runs)[self.at] {
+                    run.tried = true;
+                }
             }
             Ok(connection)
         };
@@ -124,7 +127,7 @@ impl Node {
         Connection::open(&self.redis, ANSWER, on_push).await
     }
 
-    /// Whether this process of the server was not known; it may be one that cannot be a node.
+    /// Whether this process of the server is still to be tried; it may be one that cannot be a node.
     fn is_new(&self, shared: &Shared, connection: &Connection) -> Result<bool, Trouble> {
         let server = connection.server();
         match server.mode.as_deref() {
@@ -154,9 +157,11 @@ impl Node {
             ));
         };
         let mut runs = lock(&shared.runs);
-        let same = runs.iter().position(|other| other.as_ref() == Some(run));
-        match same {
-            Some(at) if at == self.at => return Ok(false),
+        let is_it = |other: &Option<Run>| other.as_ref().is_some_and(|other| other.id == *run);
+        match runs.iter().position(is_it) {
+            Some(at) if at == self.at => {
+                return Ok(runs[at].as_ref().is_none_or(|run| !run.tried));
+            }
             Some(at) => {
                 return Err(Trouble::misconfigured(format!(
                     "node {} of the list is the same server: RedLock needs independent ones",
@@ -171,7 +176,8 @@ impl Node {
                  included: RedLock needs `noeviction`",
             ));
         }
-        runs[self.at] = Some(run.clone());
+        let id = run.clone();
+        runs[self.at] = Some(Run { id, tried: false });
         Ok(true)
     }
 

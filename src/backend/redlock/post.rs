@@ -42,6 +42,9 @@ use crate::{
 /// (`tcp_retries2` in the manual page tcp(7)).
 const TOMBSTONE_MS: u32 = 900_000;
 
+/// How long something may take to be sent: dropped before, it is not.
+const TO_SEND: Duration = Duration::from_millis(10);
+
 /// Who asks, and for what.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
@@ -85,7 +88,8 @@ pub(super) struct Way {
 }
 
 impl Post {
-    /// Asks over the connection that there is, or (`patiently`) over one that there is soon.
+    /// Asks over the connection that there is, for as long as it is polled; or (`patiently`) over
+    /// one that there is soon, for as long as an answer may take.
     pub(super) async fn ask(
         &mut self,
         node: &Node,
@@ -111,11 +115,12 @@ impl Post {
             buries: self.tainted,
             looks: self.tainted || !connection.can_be_ended(),
         };
-        let answer = connection
-            .run(false, script, &|script: &Script, by_code| {
-                call(script, by_code, way)
-            })
-            .await;
+        let call = |script: &Script, by_code| call(script, by_code, way);
+        let answer = if patiently {
+            connection.run(false, script, &call).await
+        } else {
+            connection.run_unlimited(script, &call).await
+        };
         if answer.as_ref().map_or_else(|t| t.answered, |_| true) {
             self.open = false;
         }
@@ -159,17 +164,43 @@ impl Post {
         }
     }
 
-    async fn step_back(&mut self, node: &Node, seat: &Seat, ballot: u32) {
+    async fn step_back(&mut self, node: &Node, seat: &Seat, ballot: u32, waits: bool) {
         let Names { lock, waiters, .. } = &*seat.names;
         // Without an answer it stays as open as it was.
         let _ = self
-            .ask(node, &BACK, false, |script, by_code, _| {
-                let mut cmd = script.call(by_code, &[lock, waiters]);
-                cmd.arg(&seat.owner).arg(&*seat.inbox);
-                cmd.arg(ballot).arg(seat.waited_ms());
+            .ask(node, &BACK, false, |script, by_code, way| {
+                let tombstone = way.looks.then(|| seat.tombstone());
+                let mut keys = vec![&**lock, waiters];
+                keys.extend(tombstone.as_deref());
+                let mut cmd = script.call(by_code, &keys);
+                cmd.arg(&seat.owner).arg(&*seat.inbox).arg(ballot);
+                if waits {
+                    cmd.arg(seat.waited_ms());
+                } else {
+                    cmd.arg("");
+                }
                 cmd
             })
             .await;
+    }
+}
+
+/// What a ballot got, as far as it heard: a bit for each node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Got {
+    /// Nodes that said so.
+    pub(super) granted: u64,
+    /// Nodes that said that they did not.
+    pub(super) refused: u64,
+}
+
+impl Got {
+    fn is(self, node: usize) -> bool {
+        self.granted & (1 << node) != 0
+    }
+
+    fn may_be(self, node: usize) -> bool {
+        self.refused & (1 << node) == 0
     }
 }
 
@@ -210,19 +241,33 @@ impl Posts {
         }
     }
 
-    /// Gives the key back at these nodes, a bit each, and waits for it there.
+    /// Gives back what a ballot got, wherever it may have got anything, and waits on there. Done
+    /// when the nodes have done it that said that they gave it: what is sent to the others is
+    /// not waited for, and comes before whatever is asked of them next.
     pub(super) async fn step_back(
         &mut self,
         shared: &Shared,
         limit: Duration,
         seat: &Seat,
         ballot: u32,
-        at: u64,
+        waits: bool,
+        got: Got,
     ) {
         let asks = self.0.iter_mut().zip(&shared.nodes);
-        let asks = asks.filter(|(post, node)| post.left && at & (1 << node.at) != 0);
-        let asks = asks.map(|(post, node)| post.step_back(node, seat, ballot));
-        let _ = within(limit, each(asks, |_, ()| false)).await;
+        let asks = asks.filter(|(post, node)| post.left && got.may_be(node.at));
+        let mut known = Vec::new();
+        let asks = asks.map(|(post, node)| {
+            known.push(got.is(node.at) && node.lock_link.ready().is_some());
+            post.step_back(node, seat, ballot, waits)
+        });
+        let asks: Vec<_> = asks.collect();
+        let mut open = known.iter().filter(|known| **known).count();
+        let limit = if open == 0 { limit.min(TO_SEND) } else { limit };
+        let asks = each(asks.into_iter(), |n, ()| {
+            open -= usize::from(known[n]);
+            known[n] && open == 0
+        });
+        let _ = within(limit, asks).await;
     }
 
     /// Leaves nothing anywhere, however long that takes; `heard` is told of each node.
@@ -237,27 +282,30 @@ impl Posts {
     }
 }
 
-/// Polls all until `heard` says that it is enough, or until all have ended.
+/// Polls all until `heard` says that it is enough, or until all have ended. It is told of all that
+/// have ended by then.
 pub(super) async fn each<'a, T>(
     asks: impl Iterator<Item = impl Future<Output = T> + Send + 'a>,
     mut heard: impl FnMut(usize, T) -> bool,
 ) {
     let mut asks: Vec<_> = asks.map(|ask| Some(Box::pin(ask))).collect();
     poll_fn(|cx| {
-        let mut open = false;
+        let (mut open, mut enough) = (false, false);
         for (n, slot) in asks.iter_mut().enumerate() {
             let Some(ask) = slot else { continue };
             match Pin::as_mut(ask).poll(cx) {
                 Poll::Pending => open = true,
                 Poll::Ready(answer) => {
                     *slot = None;
-                    if heard(n, answer) {
-                        return Poll::Ready(());
-                    }
+                    enough |= heard(n, answer);
                 }
             }
         }
-        if open { Poll::Pending } else { Poll::Ready(()) }
+        if open && !enough {
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     })
     .await;
 }

@@ -13,9 +13,12 @@
 //!    no end: a token must never be given twice, and there are few counters.
 //! 4. *Told or in line.* A refused waiter stands in `W` since the script that refused it, and every
 //!    script that leaves `K` absent takes the first out of `W` and tells its process. Who is told
-//!    asks again, or is undone, which tells the next.
+//!    asks again, or is undone, which tells the next. A process that was told and is silent since is
+//!    passed over, so that one that hangs costs its successors one wake-up and not one for each of
+//!    its waiters; whatever one of its waiters asks ends that.
 //! 5. *Undo is final.* `release` leaves neither place nor key of its owner. It runs after whatever
-//!    its owner asked here: see [`post`](super::post).
+//!    its owner asked here: see [`post`](super::post). While the owner may ask again, `back` takes
+//!    the place of `release`: it names the ballot, so that it cannot harm a later one.
 
 use std::sync::LazyLock;
 

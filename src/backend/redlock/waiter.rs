@@ -24,8 +24,10 @@ struct Told {
 /// What a waiter knows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
-    /// At how many nodes the key was free since it asked.
+    /// At how many of the nodes in question the key was free since it asked.
     pub(super) free: usize,
+    /// Whether it was so at any node.
+    pub(super) any: bool,
     /// Another acquire of the same owner has taken its place.
     pub(super) replaced: bool,
 }
@@ -64,10 +66,12 @@ impl Waiter {
         lock(&self.told).revoked >= token
     }
 
-    pub(super) fn news(&self) -> News {
+    /// `at`: the nodes in question, a bit each.
+    pub(super) fn news(&self, at: u64) -> News {
         let told = lock(&self.told);
         News {
-            free: told.free.count_ones() as usize,
+            free: (told.free & at).count_ones() as usize,
+            any: told.free != 0,
             replaced: told.replaced,
         }
     }

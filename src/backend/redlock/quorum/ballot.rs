@@ -110,9 +110,16 @@ impl Ballot {
         (0..self.nodes.0).filter(move |&node| granted(&self.votes[node]))
     }
 
+    /// Nodes that the raise under way is to be sent to, and that have not answered.
+    pub(crate) fn raises(&self) -> impl Iterator<Item = usize> + '_ {
+        let answers = self.raising.iter().flat_map(|raising| &raising.answers);
+        let open = answers.enumerate().filter(|(_, answer)| answer.is_none());
+        open.map(|(node, _)| node)
+    }
+
     /// For the first renewal.
     pub(crate) fn places(&self) -> Places {
-        Places::new(self.nodes, self.holds())
+        Places::new(self.nodes, self.holds(), self.sent)
     }
 
     /// A node's answer. The first counts.

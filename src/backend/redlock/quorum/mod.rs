@@ -55,15 +55,16 @@
 //!   whole ttl, also if the owner had it; *then* `took` = proposal > counter, strictly, and if so
 //!   counter = proposal. Answer `Granted` with `took` and the counter as it is now. Asked twice, the
 //!   second says that it did not take: a counter equal to the proposal may be another's.
-//! - **raise** (owner, ballot, token), sent to the nodes of [`ballot::Ballot::holds`] alone. No
+//! - **raise** (owner, ballot, token), sent to the nodes of [`ballot::Ballot::raises`] alone. No
 //!   member, or the key is not of this ballot: `NotHeld`, nothing is written. Token > counter,
 //!   strictly: counter = token, `Took`. Else `TooLow` with the counter. The ttl stays as it is.
-//! - **renew** (owner, ballot, ttl). No member: `Abstains`. Tombstone, or another value: `Lost`. The
-//!   key of this ballot: the whole ttl again, `Renewed`. No key: set with the whole ttl, `Added`.
-//!   Counters are left alone.
-//! - **back** (owner, ballot), to all nodes, also those that did not answer, members or not: deletes
-//!   the key if it is of this ballot. **release** (owner), when nothing more is asked for it: if it
-//!   is of this owner.
+//! - **renew** (owner, ballot, ttl). No member: `Abstains`. Tombstone, a key of another, or of a later
+//!   ballot of this owner: `Lost`. The key of this ballot: the whole ttl again, `Renewed`. No key, or
+//!   one of an earlier ballot: set with the whole ttl, `Added`. Counters are left alone.
+//! - **back** (owner, ballot), to all nodes but those that said that they did not grant, members or
+//!   not: deletes the key if it is of this ballot. **release** (owner), only when nothing more is
+//!   asked for it: if it is of this owner. Between two ballots it would take a vote of the second
+//!   away, if it came late.
 //! - **look** (name). No marker of this `run_id`, neither of a member nor of joining: joining is set
 //!   to `run_id` and this name, a new random one. Answer: member, or joining with the name that
 //!   stands there; and all numbers, whichever it is.

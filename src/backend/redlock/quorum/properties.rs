@@ -203,7 +203,7 @@ proptest! {
     ) {
         let nodes = Nodes(answers.len());
         let ours = (0..nodes.0).filter(|&node| answers[node].0);
-        let mut renewal = Renewal::new(Places::new(nodes, ours), TTL, SENT);
+        let mut renewal = Renewal::new(Places::new(nodes, ours, SENT), TTL, SENT);
         let mut outcome = renewal.outcome();
         for node in order {
             prop_assert_eq!(outcome, Outcome::Wait);
@@ -284,7 +284,7 @@ fn a_node_that_was_given_the_key_anew_counts_from_the_next_round_on() {
     };
     use Answer::{Added, Renewed, Silent};
     let extended = Outcome::Extended(SENT + TTL - drift_margin(TTL));
-    let ours = || Places::new(Nodes(3), [0, 1].into_iter());
+    let ours = || Places::new(Nodes(3), [0, 1].into_iter(), SENT);
     // One that it did not have before: the next round.
     let (outcome, places) = round(ours(), [Renewed, Silent, Added]);
     assert_eq!(outcome, Outcome::Unknown);
@@ -304,6 +304,34 @@ fn a_node_that_was_given_the_key_anew_counts_from_the_next_round_on() {
     // Two that had lost it: another may have held.
     let (outcome, _) = round(ours(), [Added, Added, Added]);
     assert_eq!(outcome, Outcome::Lost);
+}
+
+/// What ended in silence on a node says nothing of others, while a majority had the key all the time.
+#[test]
+fn a_node_that_was_silent_for_a_ttl_is_as_one_that_is_new() {
+    let round = |places, sent, answers: [Answer; 3]| {
+        let mut renewal = Renewal::new(places, TTL, sent);
+        for (node, answer) in answers.into_iter().enumerate() {
+            renewal.answer(node, answer);
+        }
+        (renewal.outcome(), renewal.into_places())
+    };
+    use Answer::{Added, Renewed, Silent};
+    for (since, in_the_end) in [(TTL / 3, false), (TTL * 2, true)] {
+        let mut places = Places::new(Nodes(3), 0..3, SENT);
+        let mut sent = SENT;
+        while sent < SENT + since {
+            sent += TTL / 3;
+            let (outcome, next) = round(places, sent, [Renewed, Renewed, Silent]);
+            assert!(matches!(outcome, Outcome::Extended(_)));
+            places = next;
+        }
+        // It comes back empty, and another one goes.
+        let (outcome, places) = round(places, sent, [Renewed, Silent, Added]);
+        assert_eq!(outcome, Outcome::Unknown);
+        let (outcome, _) = round(places, sent, [Renewed, Silent, Renewed]);
+        assert_eq!(matches!(outcome, Outcome::Extended(_)), in_the_end);
+    }
 }
 
 #[test]

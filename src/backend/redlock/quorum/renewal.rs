@@ -40,7 +40,8 @@ pub(crate) enum Outcome {
 enum Place {
     /// The owner did not have the key there, as far as it heard.
     New,
-    Ours,
+    /// It has it, or had it when what it asked at this moment was answered.
+    Ours(Moment),
     /// It had it there and it was gone, after the lease was extended last.
     Gone,
 }
@@ -51,10 +52,11 @@ enum Place {
 pub(crate) struct Places(Vec<Place>);
 
 impl Places {
-    pub(crate) fn new(nodes: Nodes, ours: impl Iterator<Item = usize>) -> Self {
+    /// `asked`: from before the requests were sent that these nodes granted.
+    pub(crate) fn new(nodes: Nodes, ours: impl Iterator<Item = usize>, asked: Moment) -> Self {
         let mut places = vec![Place::New; nodes.0];
         for node in ours {
-            places[node] = Place::Ours;
+            places[node] = Place::Ours(asked);
         }
         Self(places)
     }
@@ -98,7 +100,7 @@ impl Renewal {
         for (place, answer) in self.places.0.iter().zip(&self.answers) {
             match (place, answer) {
                 (Place::Gone, _) | (_, Some(Answer::Lost)) => gone += 1,
-                (Place::Ours, Some(Answer::Added)) => gone += 1,
+                (Place::Ours(_), Some(Answer::Added)) => gone += 1,
                 (_, Some(Answer::Renewed)) => renewed += 1,
                 (_, Some(_)) => {}
                 (_, None) => open += 1,
@@ -119,19 +121,22 @@ impl Renewal {
     /// For the next round.
     pub(crate) fn into_places(mut self) -> Places {
         let extended = matches!(self.outcome(), Outcome::Extended(_));
+        let (sent, ttl) = (self.sent, self.ttl);
+        let has_ended = |place| matches!(place, Place::Ours(asked) if sent > asked + ttl);
         for (place, answer) in self.places.0.iter_mut().zip(&self.answers) {
             let was = *place;
             *place = match answer {
-                Some(Answer::Renewed | Answer::Added) if extended => Place::Ours,
+                Some(Answer::Renewed | Answer::Added) if extended => Place::Ours(sent),
                 _ if extended && was == Place::Gone => Place::New,
                 _ if was == Place::Gone => Place::Gone,
-                Some(Answer::Renewed) => Place::Ours,
-                Some(Answer::Added | Answer::Lost) if was == Place::Ours && !extended => {
-                    Place::Gone
-                }
-                Some(Answer::Added) => Place::Ours,
+                Some(Answer::Renewed) => Place::Ours(sent),
+                Some(Answer::Added | Answer::Lost) if was != Place::New && !extended => Place::Gone,
+                Some(Answer::Added) => Place::Ours(sent),
                 // What a node forgot by a restart says nothing of others: none had it there.
                 Some(Answer::Lost | Answer::Abstains) => Place::New,
+                // Its key has ended there by now, in silence: that it is gone will say nothing of
+                // others, as long as a majority had it all the time.
+                Some(Answer::Silent) | None if extended && has_ended(was) => Place::New,
                 Some(Answer::Silent) | None => was,
             };
         }

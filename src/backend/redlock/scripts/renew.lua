@@ -10,11 +10,13 @@ local owner, ballot = holder(KEYS[1])
 if owner == ARGV[1] and ballot == tonumber(ARGV[3]) then
   return call('PEXPIRE', KEYS[1], ARGV[4])
 end
-if owner or (KEYS[4] and call('EXISTS', KEYS[4]) == 1) then return 0 end
+-- What an older ballot of it left here is as good as nothing.
+if owner and (owner ~= ARGV[1] or ballot > tonumber(ARGV[3])) then return 0 end
+if KEYS[4] and call('EXISTS', KEYS[4]) == 1 then return 0 end
 if tonumber(ARGV[4]) > tonumber(call('HGET', N, 'longest') or 0) then
   call('HSET', N, 'longest', ARGV[4])
 end
 call('SET', KEYS[1], 'r1 ' .. ARGV[1] .. ' ' .. ARGV[3] .. ' ' .. ARGV[2] .. ' ' .. ARGV[5],
   'PX', ARGV[4])
-call('ZREM', KEYS[2], ARGV[1] .. ' ' .. ARGV[2])
+call('ZREM', KEYS[2], ARGV[1] .. ' ' .. ARGV[2], 'told ' .. ARGV[2])
 return 2

@@ -15,7 +15,10 @@ local counter = tonumber(known[1] or 0)
 local owner, ballot = holder(KEYS[1])
 -- An earlier ballot of this owner is over; a later one is not undone by what comes late.
 if owner and (owner ~= ARGV[1] or ballot > tonumber(ARGV[3])) then
-  if waited ~= '' then queue(KEYS[2], who, waited) end
+  if waited ~= '' then
+    queue(KEYS[2], who, waited)
+    heard(KEYS[2], ARGV[2])
+  end
   return {0, call('PTTL', KEYS[1]), counter, owner == '?' and 1 or 0}
 end
 -- Before anything is granted for so long: another server, once it lost its memory, is told.
@@ -27,5 +30,5 @@ if took then
   counter = ARGV[6] + ARGV[7] - 1
   call('HSET', N, ARGV[5], string.format('%.0f', counter))
 end
-if waited ~= '' then call('ZREM', KEYS[2], who) end
+if waited ~= '' then call('ZREM', KEYS[2], who, 'told ' .. ARGV[2]) end
 return {1, took and 1 or 0, counter}

@@ -152,10 +152,12 @@ impl Node {
         if !self.votes(twist) {
             return Answer::Abstains;
         }
+        let earlier = |of: Owner| of.is_same_acquire(owner) && of.ballot < owner.ballot;
         let answer = match self.holder(now) {
             Some((holder, _)) if holder == owner => Answer::Renewed,
-            None if !self.is_undone(owner) => Answer::Added,
-            _ => return Answer::Lost,
+            Some((holder, _)) if !earlier(holder) => return Answer::Lost,
+            _ if self.is_undone(owner) => return Answer::Lost,
+            _ => Answer::Added,
         };
         self.hold(now, owner, ttl);
         answer
