@@ -204,7 +204,7 @@ pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
         let asks = shared
             .nodes
             .iter()
-            .map(|node| ask_found(shared, node, marks));
+            .map(|node| ask_found_patiently(shared, node, marks));
         let round = each(asks, |_, answer| {
             heard += 1;
             if !matches!(answer, Ok(true)) {
@@ -212,7 +212,7 @@ pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
             }
             false
         });
-        within(ANSWER * 2, round).await;
+        within(ANSWER * 6, round).await;
         match refusal {
             None if heard < shared.nodes.len() => return Err(not_all()),
             None => {}
@@ -222,7 +222,7 @@ pub(super) async fn found(shared: &Shared) -> Result<bool, BackendError> {
     }
     shared.look_again.notify_one();
     let voting = until_voting(shared, shared.nodes.len());
-    if timeout(ANSWER * 2, voting).await.is_err() {
+    if timeout(ANSWER * 5, voting).await.is_err() {
         return Err(not_all());
     }
     Ok(true)
@@ -249,6 +249,19 @@ async fn ask_found(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Tr
     };
     ask.await
         .map_err(|trouble: Trouble| trouble.of_node(node.at + 1))
+}
+
+/// The same of a node that may not be connected to yet.
+async fn ask_found_patiently(shared: &Shared, node: &Node, marks: bool) -> Result<bool, Trouble> {
+    let until = Instant::now() + ANSWER * 5;
+    loop {
+        match ask_found(shared, node, marks).await {
+            Err(trouble) if trouble.may_pass() && Instant::now() < until => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// Waits until so many nodes vote, as far as this process knows.
