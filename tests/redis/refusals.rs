@@ -5,7 +5,7 @@ use std::{error::Error, fmt::Debug, time::Duration};
 use tower_lock::{BackendError, BackendErrorKind, Lease as _, LockBackend as _, RedisBackend};
 
 use crate::{
-    servers::RedisServer,
+    servers::{self, RedisServer},
     support::{
         LONG, SLACK, connect, connect_with, hold, key, patient, served, timed, try_it, until,
         until_nothing_is_left, wait,
@@ -17,20 +17,7 @@ const SECRET: &str = "a-very-secret-password";
 /// The rights that the page on Redis tells operators to set: those that are needed, and those by
 /// which undoing needs no tombstones.
 fn documented_rights() -> (Vec<&'static str>, Vec<&'static str>) {
-    let page = include_str!("../../src/docs/redis.md");
-    let (_, after) = page
-        .split_once("redis-cli ACL SETUSER locks on '>secret' \\\n")
-        .unwrap();
-    let (command, _) = after.split_once("```").unwrap();
-    let lines = command.trim().lines().map(|line| {
-        let words = line.trim_end_matches('\\').split_whitespace();
-        words
-            .map(|word| word.trim_matches('\''))
-            .collect::<Vec<_>>()
-    });
-    let mut lines: Vec<_> = lines.collect();
-    let optional = lines.pop().unwrap();
-    (lines.concat(), optional)
+    servers::documented_rights(include_str!("../../src/docs/redis.md"))
 }
 
 /// All that an error says, to whoever prints it in any way.

@@ -9,7 +9,7 @@ use tower_lock::{
 };
 
 use crate::{
-    servers::{RedLockServers, RedisServer},
+    servers::{self, RedLockServers, RedisServer},
     support::{
         LONG, SLACK, builder, deploy, hold, key, kind, served, timed, try_for, until,
         until_nothing_is_left, votes, wait,
@@ -152,20 +152,7 @@ async fn who_is_not_let_in_learns_why_and_no_secret_is_told() {
 
 /// The rights that the page on RedLock tells operators to set: those that are needed, and the rest.
 fn documented_rights() -> (Vec<&'static str>, Vec<&'static str>) {
-    let page = include_str!("../../src/docs/redlock.md");
-    let (_, after) = page
-        .split_once("redis-cli ACL SETUSER locks on '>secret' \\\n")
-        .unwrap();
-    let (command, _) = after.split_once("```").unwrap();
-    let lines = command.trim().lines().map(|line| {
-        let words = line.trim_end_matches('\\').split_whitespace();
-        words
-            .map(|word| word.trim_matches('\''))
-            .collect::<Vec<_>>()
-    });
-    let mut lines: Vec<_> = lines.collect();
-    let optional = lines.pop().unwrap();
-    (lines.concat(), optional)
+    servers::documented_rights(include_str!("../../src/docs/redlock.md"))
 }
 
 async fn as_user(

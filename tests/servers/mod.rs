@@ -39,7 +39,7 @@ pub use self::{
     foreign::ForeignClient,
     process::Process,
     proxy::TcpProxy,
-    redis::RedisServer,
+    redis::{RedisServer, documented_rights},
     redlock::RedLockServers,
     resp::Reply,
     sentinel::{SentinelServers, SentinelSetup},

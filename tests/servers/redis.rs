@@ -15,6 +15,24 @@ use super::{
     scratch::{ScratchDir, free_port},
 };
 
+/// The rights that a page of the documentation tells operators to set: those that are needed, and
+/// the rest, which stand in the last line.
+pub fn documented_rights(page: &'static str) -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, after) = page
+        .split_once("redis-cli ACL SETUSER locks on '>secret' \\\n")
+        .unwrap();
+    let (command, _) = after.split_once("```").unwrap();
+    let lines = command.trim().lines().map(|line| {
+        let words = line.trim_end_matches('\\').split_whitespace();
+        words
+            .map(|word| word.trim_matches('\''))
+            .collect::<Vec<_>>()
+    });
+    let mut lines: Vec<_> = lines.collect();
+    let optional = lines.pop().unwrap();
+    (lines.concat(), optional)
+}
+
 /// A real `redis-server` on a loopback port and a Unix socket. Killed on drop.
 ///
 /// Everything takes `&self`, so that a test can share it; commands block for the moment that the
