@@ -20,7 +20,7 @@ use crate::{
     key::KeyExtractor,
     manager::LockManager,
     policy::{Fairness, Guarantee, OnDisconnect, OnLost, Wait},
-    route::Config,
+    route::{Config, must},
     web::{ProblemBase, Refusal},
 };
 
@@ -277,13 +277,5 @@ impl<S> Layer<S> for IdempotencyLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         IdempotencyService::new(inner, self.settings.clone(), self.key.clone())
-    }
-}
-
-#[track_caller]
-fn must<T>(result: Result<T, ConfigError>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(error) => panic!("{error}"),
     }
 }

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -36,7 +36,7 @@ use crate::{
     manager::{Beginning, Begun, HeldLock, observe::count_idempotent},
     policy::OnLost,
     record::{Opening, Orphans, Outcome, RecordLimits},
-    route::{Answer, Config, Terms, Told, tell_applied},
+    route::{Config, Terms, Told, tell_applied},
     sync::lock,
     web::{Refusal, RefusalKind, RequestBody, ResponseBody, Rest, buffer},
 };
@@ -110,7 +110,7 @@ impl Visit {
             }
         };
         let key = match keys {
-            Ok(LockKeys::One(key)) if !self.is_outer(&key, &parts) => key,
+            Ok(LockKeys::One(key)) if self.settings.route.outer(&parts, &key).is_none() => key,
             // Without a key, or within a layer of the same key, which does all of it.
             Ok(LockKeys::Skip | LockKeys::One(_)) => {
                 let request = Request::from_parts(parts, RequestBody::streaming(body));
@@ -140,20 +140,12 @@ impl Visit {
         let terms = self.settings.route.terms(&parts);
         match self.begin(&key, fingerprint, &parts, terms).await {
             Ok((beginning, terms)) => {
-                let request = Request::from_parts(parts, RequestBody::buffered(body));
-                self.run(beginning, fingerprint, terms, inner, request)
+                let body = RequestBody::buffered(body);
+                self.run(beginning, fingerprint, terms, inner, parts, body)
                     .await
             }
             Err(response) => Ok(response),
         }
-    }
-
-    /// Whether an outer layer of this request has the key.
-    fn is_outer(&self, key: &LockKey, parts: &request::Parts) -> bool {
-        let innermost = parts.extensions.get::<HeldLock>();
-        let mut chain = innermost.into_iter().flat_map(HeldLock::chain);
-        let shared = self.settings.route.manager.shared();
-        chain.any(|held| held.key() == key && Arc::ptr_eq(&held.hold().shared, shared))
     }
 
     fn reject<R>(
@@ -161,7 +153,7 @@ impl Visit {
         rejection: KeyRejection,
         parts: &request::Parts,
     ) -> Response<ResponseBody<R>> {
-        answer(self.settings.route.reject(rejection, parts))
+        self.settings.route.reject(rejection, parts).into_response()
     }
 
     fn refuse<R>(
@@ -199,7 +191,7 @@ impl Visit {
                 Err(error) => {
                     route.log(&error, key, parts);
                     count(error.kind().as_str());
-                    return Err(answer(route.refuse(&error, key, terms, parts)));
+                    return Err(route.refuse(&error, key, terms, parts).into_response());
                 }
             };
             let (record, holder) = match begun {
@@ -273,7 +265,8 @@ impl Visit {
         fingerprint: Fingerprint,
         terms: Terms,
         mut inner: S,
-        mut request: Request<RequestBody<B>>,
+        mut parts: request::Parts,
+        body: RequestBody<B>,
     ) -> Result<Response<ResponseBody<R>>, S::Error>
     where
         S: Service<Request<RequestBody<B>>, Response = Response<R>>,
@@ -281,15 +274,8 @@ impl Visit {
         R::Error: Into<BoxError>,
     {
         let settings = self.settings.clone();
-        let head = settings.route.on_refuse.is_some().then(|| {
-            let (mut head, ()) = Request::new(()).into_parts();
-            head.method = request.method().clone();
-            head.uri = request.uri().clone();
-            head.version = request.version();
-            head.headers = request.headers().clone();
-            head.extensions = request.extensions().clone();
-            Box::new(head)
-        });
+        let wants_head = settings.route.on_refuse.is_some();
+        let head = wants_head.then(|| Box::new(parts.clone()));
         let hold = beginning.guard().hold().clone();
         let lost = hold.lease.dyn_lost();
         let ready = poll_fn(|cx| match lost.poll_holder(cx) {
@@ -304,19 +290,20 @@ impl Visit {
             let response = settings.route.render(refusal, head.as_deref(), terms.told);
             return Ok(response.map(ResponseBody::refusal));
         }
-        self.show(&beginning, request.extensions_mut());
+        self.show(&beginning, &mut parts.extensions);
         self.progress.begun.store(true, Ordering::Release);
         beginning.begins();
         let aborts = settings.policy.lock().on_lost() == OnLost::Abort;
-        let poll_abort = |cx: &mut Context<'_>| match lost.poll_holder(cx) {
-            Poll::Ready(loss) if aborts && !hold.is_taken() => Some(loss),
-            _ => None,
-        };
+        let abort = || lost.get().filter(|_| aborts && !hold.is_taken());
         let called = {
-            let mut call = pin!(inner.call(request));
-            poll_fn(|cx| match poll_abort(cx) {
-                Some(loss) => Poll::Ready(Err(loss)),
-                None => call.as_mut().poll(cx).map(Ok),
+            let mut call = pin!(inner.call(Request::from_parts(parts, body)));
+            poll_fn(|cx| {
+                // So that a loss wakes this.
+                let _ = lost.poll_holder(cx);
+                match abort() {
+                    Some(loss) => Poll::Ready(Err(loss)),
+                    None => call.as_mut().poll(cx).map(Ok),
+                }
             })
             .await
         };
@@ -326,23 +313,16 @@ impl Visit {
             Err(loss) => return Ok(self.lost(&beginning, head.as_deref(), terms.told, loss)),
         };
         let verdict = self.settings.policy.judge(&response_head);
-        let body = match verdict {
-            Verdict::Forget => Collected::Part(Bytes::new(), Rest::Body(Box::pin(body))),
-            // It may never end, and its reader wants each event when it happens.
-            _ if is_event_stream(&response_head) => {
-                Collected::Part(Bytes::new(), Rest::Body(Box::pin(body)))
+        // A stream of events may never end, and its reader wants each when it happens.
+        let body = if verdict == Verdict::Forget || is_event_stream(&response_head) {
+            Collected::Part(Bytes::new(), Rest::Body(Box::pin(body)))
+        } else {
+            let limit = settings.policy.max_response();
+            let collected = collect(body, limit, |cx| lost.poll_holder(cx).is_ready()).await;
+            if let Some(loss) = abort() {
+                return Ok(self.lost(&beginning, head.as_deref(), terms.told, loss));
             }
-            _ => {
-                let limit = settings.policy.max_response();
-                let collected = collect(body, limit, |cx| lost.poll_holder(cx).is_ready()).await;
-                if let Some(loss) = lost.get()
-                    && aborts
-                    && !hold.is_taken()
-                {
-                    return Ok(self.lost(&beginning, head.as_deref(), terms.told, loss));
-                }
-                collected
-            }
+            collected
         };
         let outcome = Ended {
             head: response_head,
@@ -502,13 +482,6 @@ fn is_event_stream(head: &response::Parts) -> bool {
         let name = value.as_bytes().split(|byte| *byte == b';').next();
         name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
     })
-}
-
-fn answer<R>(answer: Answer) -> Response<ResponseBody<R>> {
-    match answer {
-        Answer::Refusal(response) => response.map(ResponseBody::refusal),
-        Answer::Own(response) => response.into_inner().map(ResponseBody::foreign),
-    }
 }
 
 fn replay<R>(

@@ -24,7 +24,6 @@ use crate::{
     lease::Loss,
     manager::{LockGuard, Releasing},
     policy::OnLost,
-    route::Answer,
     web::ResponseBody,
 };
 
@@ -140,12 +139,7 @@ where
                         }
                         Start::Answer(answer) => {
                             this.state.set(State::Done);
-                            return Poll::Ready(Ok(match answer {
-                                Answer::Refusal(response) => response.map(ResponseBody::refusal),
-                                Answer::Own(response) => {
-                                    response.into_inner().map(ResponseBody::foreign)
-                                }
-                            }));
+                            return Poll::Ready(Ok(answer.into_response()));
                         }
                         Start::Wait(_) | Start::Taken => unreachable!("it does not wait"),
                     }

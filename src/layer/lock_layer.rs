@@ -16,7 +16,7 @@ use crate::{
     key::{BodyKeyExtractor, KeyExtractor},
     manager::LockManager,
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, ReleaseOn, Wait},
-    route::Config,
+    route::{Config, must},
     web::{ProblemBase, Refusal, contended_status},
 };
 
@@ -320,13 +320,5 @@ impl<S, K: Clone> Layer<S> for LockLayer<K> {
 
     fn layer(&self, inner: S) -> Self::Service {
         LockService::new(inner, self.config.clone(), self.key.clone())
-    }
-}
-
-#[track_caller]
-fn must<T>(result: Result<T, ConfigError>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(error) => panic!("{error}"),
     }
 }

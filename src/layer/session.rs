@@ -245,13 +245,7 @@ pub(super) enum Reentry {
 }
 
 pub(super) fn reentry(config: &Config, parts: &Parts, key: &LockKey, mode: Mode) -> Reentry {
-    let Some(innermost) = parts.extensions.get::<HeldLock>() else {
-        return Reentry::None;
-    };
-    let outer = innermost.chain().find(|held| {
-        held.key() == key && Arc::ptr_eq(&held.hold().shared, config.manager.shared())
-    });
-    match outer {
+    match config.outer(parts, key) {
         None => Reentry::None,
         Some(outer) if outer.mode() == Mode::Shared && mode == Mode::Exclusive => {
             tracing::error!(

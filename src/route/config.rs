@@ -18,7 +18,7 @@ use crate::{
     error::ConfigError,
     key::LockKey,
     manager::{
-        LockManager, Releaser, Wish,
+        HeldLock, LockManager, Releaser, Wish,
         observe::Route,
         plan::{Plan, wait_bound},
     },
@@ -77,6 +77,15 @@ impl Config {
         Ok(())
     }
 
+    /// The lock of this key that an outer layer of the same request holds.
+    pub(crate) fn outer<'a>(&self, parts: &'a Parts, key: &LockKey) -> Option<&'a HeldLock> {
+        let innermost = parts.extensions.get::<HeldLock>()?;
+        let shared = self.manager.shared();
+        let is_it =
+            |held: &&HeldLock| held.key() == key && Arc::ptr_eq(&held.hold().shared, shared);
+        innermost.chain().find(is_it)
+    }
+
     pub(crate) fn check_shared(&self) -> Result<(), ConfigError> {
         self.policy
             .check_mode(Mode::Shared, &self.manager.capabilities())
@@ -130,6 +139,15 @@ impl fmt::Debug for Config {
             .field("methods", &self.methods)
             .field("problem_base", &self.problem_base)
             .finish_non_exhaustive()
+    }
+}
+
+/// For setters: panics at their caller's line, when the layer is built.
+#[track_caller]
+pub(crate) fn must<T>(result: Result<T, ConfigError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -5,6 +5,6 @@ mod config;
 mod refuse;
 
 pub(crate) use self::{
-    config::{Config, Stats, Terms, Told},
+    config::{Config, Stats, Terms, Told, must},
     refuse::{Answer, tell_applied},
 };

@@ -11,13 +11,22 @@ use crate::{
     key::{KeyRejection, LockKey, OwnResponse},
     lease::Loss,
     manager::{AcquireError, AcquireErrorKind, HeldLock},
-    web::{Refusal, RefusalKind, grpc, prefer, problem},
+    web::{Refusal, RefusalKind, ResponseBody, grpc, prefer, problem},
 };
 
 /// An answer that is not the inner service's.
 pub(crate) enum Answer {
     Refusal(Response<Bytes>),
     Own(OwnResponse),
+}
+
+impl Answer {
+    pub(crate) fn into_response<R>(self) -> Response<ResponseBody<R>> {
+        match self {
+            Self::Refusal(response) => response.map(ResponseBody::refusal),
+            Self::Own(response) => response.into_inner().map(ResponseBody::foreign),
+        }
+    }
 }
 
 impl Config {

@@ -1,21 +1,15 @@
 //! Waiting until nobody holds a key, without holding it: any number of callers of a process stand
 //! behind one entry of the key's queue, behind all who want to hold.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::Notify,
     task::yield_now,
     time::{Instant, sleep_until},
 };
 
 use super::{
+    callers::Gate,
     client::{Client, Via},
     connection::Connection,
     course::Course,
@@ -35,30 +29,6 @@ use crate::{
 /// How long a lost notification may delay.
 const CEILING: Duration = Duration::from_secs(1);
 
-/// The callers of one process that wait for one key to be free.
-#[derive(Debug)]
-pub(super) struct Gate {
-    /// Its entry in the queue, never used again after the last caller left.
-    entry: String,
-    callers: AtomicUsize,
-    opened: Notify,
-}
-
-impl Gate {
-    /// Under the room's lock, as [`leave`](Self::leave).
-    pub(super) fn join(&self) {
-        self.callers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn leave(&self) -> bool {
-        self.callers.fetch_sub(1, Ordering::Relaxed) == 1
-    }
-
-    pub(super) fn open(&self) {
-        self.opened.notify_waiters();
-    }
-}
-
 /// One caller.
 struct Caller<'a> {
     client: &'a Arc<Client>,
@@ -75,7 +45,7 @@ impl Drop for Caller<'_> {
             self.client.undo(Undo::gate(
                 connection,
                 self.names.clone(),
-                self.gate.entry.clone(),
+                self.gate.entry().to_owned(),
             ));
         }
     }
@@ -103,11 +73,7 @@ pub(super) async fn wait_free(
                 .with_remaining(outlook.remaining())),
         };
     }
-    let gate = shared.room.join_gate(&names, || Gate {
-        entry: format!("gate {} {:016x}", names.inbox, fastrand::u64(..)),
-        callers: AtomicUsize::new(0),
-        opened: Notify::new(),
-    });
+    let gate = shared.room.join_gate(&names, || Gate::new(&names.inbox));
     let mut caller = Caller {
         client,
         names,
@@ -119,7 +85,7 @@ pub(super) async fn wait_free(
     let mut course = Course::new(shared);
     loop {
         let gate = caller.gate.clone();
-        let opened = gate.opened.notified();
+        let opened = gate.opened();
         tokio::pin!(opened);
         // Registered here and at the server before the answer is looked at.
         opened.as_mut().enable();
@@ -131,7 +97,7 @@ pub(super) async fn wait_free(
         let asked = async {
             shared.hear(&caller.names).await?;
             caller.asked = Some(connection.clone());
-            ask(&connection, asking, &caller.names, &gate.entry).await
+            ask(&connection, asking, &caller.names, gate.entry()).await
         };
         let outlook = match asked.await {
             Ok(None) => return Ok(()),

@@ -10,6 +10,7 @@ mod acquire;
 pub(in crate::backend) mod answer;
 mod attempt;
 mod builder;
+pub(in crate::backend) mod callers;
 mod client;
 mod cluster;
 pub(in crate::backend) mod connection;

@@ -4,7 +4,6 @@ mod news;
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
-    hash::{Hash, Hasher},
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -12,13 +11,14 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use super::callers::Asker;
 use super::{
-    gate::Gate,
+    callers::Gate,
     lease::Inner,
     names::Names,
     waiter::{Asked, Together, Waiter},
 };
-use crate::{clock::jittered, lease::OwnerToken, sync::lock};
+use crate::{clock::jittered, sync::lock};
 
 /// The longest time that a process lets a key of its waiters go unlooked at.
 const CEILING: Duration = Duration::from_secs(1);
@@ -39,27 +39,6 @@ struct Tables {
     owners: HashMap<Asker, Entry>,
     lines: HashMap<Arc<str>, Line>,
     gates: HashMap<Arc<str>, Arc<Gate>>,
-}
-
-/// An owner and the lock that it asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
-    owner: OwnerToken,
-    lock: Arc<str>,
-}
-
-impl Hash for Asker {
-    /// Few owners ask for more than one lock.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.owner.hash64());
-    }
-}
-
-impl Asker {
-    pub(super) fn new(owner: OwnerToken, lock: impl Into<Arc<str>>) -> Self {
-        let lock = lock.into();
-        Self { owner, lock }
-    }
 }
 
 #[derive(Debug)]

@@ -1,18 +1,9 @@
 //! Waiting until nobody holds a key, without holding it: any number of callers of a process stand
 //! behind one entry on each node, behind all who want to hold.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     client::{Client, Shared},
@@ -21,7 +12,7 @@ use super::{
     post::each,
 };
 use crate::{
-    backend::WaitBound,
+    backend::{WaitBound, redis::callers::Gate},
     clock::jittered,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
@@ -31,31 +22,6 @@ use crate::{
 const CEILING: Duration = Duration::from_secs(1);
 /// How soon, at first, a key is looked at whose holder tells nobody of its release.
 const FOREIGN: Duration = Duration::from_millis(25);
-
-/// The callers of one process that wait for one key to be free.
-#[derive(Debug)]
-pub(super) struct Gate {
-    /// Its entry on the nodes, never used again after the last caller left. Where it is left, it ends
-    /// with the waiters, 15 s after the last of them asked, and tells nobody.
-    entry: String,
-    callers: AtomicUsize,
-    opened: Notify,
-}
-
-impl Gate {
-    /// Under the room's lock, as [`leave`](Self::leave).
-    pub(super) fn join(&self) {
-        self.callers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn leave(&self) -> bool {
-        self.callers.fetch_sub(1, Ordering::Relaxed) == 1
-    }
-
-    pub(super) fn open(&self) {
-        self.opened.notify_waiters();
-    }
-}
 
 /// One caller.
 struct Caller<'a> {
@@ -71,7 +37,7 @@ impl Drop for Caller<'_> {
         if last && self.asked {
             self.client.close_gate(GateLeft {
                 names: self.names.clone(),
-                entry: self.gate.entry.clone(),
+                entry: self.gate.entry().to_owned(),
             });
         }
     }
@@ -113,11 +79,7 @@ pub(super) async fn wait_free(
             }
         };
     }
-    let gate = shared.room.join_gate(&names, || Gate {
-        entry: format!("gate {} {:016x}", shared.inbox, fastrand::u64(..)),
-        callers: AtomicUsize::new(0),
-        opened: Notify::new(),
-    });
+    let gate = shared.room.join_gate(&names, || Gate::new(&shared.inbox));
     let mut caller = Caller {
         client,
         names,
@@ -127,12 +89,12 @@ pub(super) async fn wait_free(
     let mut backoff = FOREIGN;
     loop {
         let gate = caller.gate.clone();
-        let opened = gate.opened.notified();
+        let opened = gate.opened();
         tokio::pin!(opened);
         // Registered here and at the nodes before the answer is looked at.
         opened.as_mut().enable();
         caller.asked = true;
-        let Some(holder) = look(shared, &caller.names, &gate.entry).await?.holder() else {
+        let Some(holder) = look(shared, &caller.names, gate.entry()).await?.holder() else {
             return Ok(());
         };
         let now = Instant::now();

@@ -2,17 +2,14 @@
 
 use std::{
     collections::{HashMap, VecDeque, hash_map},
-    hash::{Hash, Hasher},
     sync::{Arc, Mutex, Weak},
 };
 
 use tokio_util::sync::CancellationToken;
 
-use super::{gate::Gate, lease::Inner, names::Names, waiter::Waiter};
-use crate::{
-    lease::{Loss, OwnerToken},
-    sync::lock,
-};
+use super::{lease::Inner, names::Names, waiter::Waiter};
+pub(super) use crate::backend::redis::callers::Asker;
+use crate::{backend::redis::callers::Gate, lease::Loss, sync::lock};
 
 #[derive(Debug, Default)]
 pub(super) struct Room {
@@ -24,27 +21,6 @@ struct Tables {
     owners: HashMap<Asker, Entry>,
     lines: HashMap<Arc<str>, VecDeque<Arc<Waiter>>>,
     gates: HashMap<Arc<str>, Arc<Gate>>,
-}
-
-/// An owner and the lock that it asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
-    owner: OwnerToken,
-    lock: Arc<str>,
-}
-
-impl Hash for Asker {
-    /// Few owners ask for more than one lock.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.owner.hash64());
-    }
-}
-
-impl Asker {
-    pub(super) fn new(owner: OwnerToken, lock: impl Into<Arc<str>>) -> Self {
-        let lock = lock.into();
-        Self { owner, lock }
-    }
 }
 
 #[derive(Debug)]
