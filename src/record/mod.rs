@@ -67,5 +67,5 @@ mod values;
 pub use self::{
     save::{Outcome, Save},
     store::RecordStore,
-    values::{Opening, Orphans, Record, RecordLimits, RecordState},
+    values::{Opening, Orphans, Record, RecordLimits, RecordState, Results},
 };

@@ -106,15 +106,18 @@ pub struct Opening {
     pub ttl: Duration,
     /// What to do about an orphan.
     pub orphans: Orphans,
+    /// For whom a result is.
+    pub results: Results,
 }
 
 impl Opening {
-    /// Writes these bytes for this ttl; orphans are replaced.
+    /// Writes these bytes for this ttl; orphans are replaced, results are for all.
     pub fn new(bytes: impl Into<Bytes>, ttl: Duration) -> Self {
         Self {
             bytes: bytes.into(),
             ttl,
             orphans: Orphans::Replace,
+            results: Results::ForAll,
         }
     }
 
@@ -122,6 +125,13 @@ impl Opening {
     #[must_use]
     pub fn with_orphans(mut self, orphans: Orphans) -> Self {
         self.orphans = orphans;
+        self
+    }
+
+    /// Sets for whom a result is.
+    #[must_use]
+    pub fn with_results(mut self, results: Results) -> Self {
+        self.results = results;
         self
     }
 }
@@ -132,6 +142,7 @@ impl fmt::Debug for Opening {
             .field("len", &self.bytes.len())
             .field("ttl", &self.ttl)
             .field("orphans", &self.orphans)
+            .field("results", &self.results)
             .finish_non_exhaustive()
     }
 }
@@ -147,4 +158,15 @@ pub enum Orphans {
     ReplaceEqual,
     /// Do not grant the key, but return the record.
     Keep,
+}
+
+/// For whom a result is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Results {
+    /// For everybody, until its ttl is over: nobody is granted a key that has one.
+    #[default]
+    ForAll,
+    /// Only for those who would have to wait: who came before its holder was done. Where the key is
+    /// free and nobody waits, it is granted, and the result is written over.
+    ForWaiting,
 }

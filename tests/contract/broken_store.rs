@@ -20,7 +20,9 @@ use tower_lock::{
     },
     contract::{ContractTarget, Options},
     lease::{LossSignal, valid_until},
-    record::{Opening, Orphans, Outcome, Record, RecordLimits, RecordState, RecordStore, Save},
+    record::{
+        Opening, Orphans, Outcome, Record, RecordLimits, RecordState, RecordStore, Results, Save,
+    },
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub(crate) enum Fault {
     GrantsAgain,
     ReportsALoss,
     LeavesMarks,
+    KeepsResults,
+    HidesResults,
 }
 
 /// The server and its target, and a client of it.
@@ -189,6 +193,7 @@ impl Store {
         wish: &AcquireRequest,
         open: Option<&Opening>,
         looks_at_record: bool,
+        is_first: bool,
     ) -> Option<Found<Held>> {
         self.on(&wish.key, |key, last| {
             let stands = key.record.clone();
@@ -206,7 +211,13 @@ impl Store {
             if let Some(record) = record.clone().filter(|_| looks_at_record) {
                 let orphans = open.map_or(Orphans::Replace, |open| open.orphans);
                 let stays = match orphans {
-                    _ if record.is_closed() => true,
+                    _ if record.is_closed() => {
+                        let waits = open.is_some_and(|open| open.results == Results::ForWaiting);
+                        let free = key.holder.is_none() && (is_first && key.waiting == 0);
+                        !waits
+                            || self.is(Fault::KeepsResults)
+                            || !(free || self.is(Fault::HidesResults))
+                    }
                     _ if key.holder.is_some() => return None,
                     _ if self.is(Fault::ReplacesAllOrphans) => false,
                     Orphans::Replace => false,
@@ -426,7 +437,7 @@ impl LockBackend for Store {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Held, BackendError> {
-        let look = |_| match self.look(request, None, false)? {
+        let look = |_| match self.look(request, None, false, false)? {
             Found::Lease { lease, .. } => Some(lease),
             _ => None,
         };
@@ -503,7 +514,7 @@ impl LockingRecordStore for Store {
         let mut undo = Undo(self, Some(request));
         let looks = |first| !in_two_steps && (first || !self.is(Fault::LooksOnce));
         found = self
-            .until(request, |first| self.look(request, open, looks(first)))
+            .until(request, |first| self.look(request, open, looks(first), first))
             .await;
         if let Ok(Found::Lease { .. }) = found {
             // The answer is on its way.

@@ -290,4 +290,6 @@ caught_with_records! {
     a_second_grant_for_one_owner: GrantsAgain by owners_ask_again, must 9;
     a_loss_that_is_none: ReportsALoss by saving_releases, must 10;
     marks_that_are_left: LeavesMarks by nothing_is_left, must 12;
+    results_that_are_for_all: KeepsResults by results_for_those_who_wait, must 4;
+    results_that_are_for_nobody: HidesResults by results_for_those_who_wait, must 5;
 }

@@ -10,7 +10,7 @@ use super::{
     effects::Effects,
     holding::Holding,
     lease::{MemoryLease, nanos},
-    records::{Before, Records},
+    records::{Before, Kept, Records},
     table::{Attempt, Keys, Slot, Table, Ticket, shrink},
     wait::{Look, Stand, Waiting, leave, stand, superseded},
 };
@@ -18,8 +18,8 @@ use crate::{
     backend::{AcquireRequest, Found, Mode},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
-    lease::Lease as _,
-    record::{Opening, Outcome, Record, RecordLimits, Save},
+    lease::{FencingToken, Lease as _},
+    record::{Opening, Outcome, Record, RecordLimits, Results, Save},
     sync::lock,
 };
 
@@ -143,8 +143,10 @@ impl Table {
                 && let Some(record) = kept.record()
             {
                 let holding = self.holding(slots, key, owner, now, fx);
+                let is_for_all = open.is_none_or(|open| open.results == Results::ForAll);
                 if match holding {
-                    Holding::Nobody | Holding::Offered => true,
+                    Holding::Nobody => is_for_all || !kept.is_closed(),
+                    Holding::Offered => true,
                     Holding::Another => kept.is_closed(),
                     Holding::Me(_) => false,
                 } {
@@ -240,7 +242,7 @@ fn begin(
     let kept = records.as_ref().and_then(|records| records.get(key, now));
     let before = match kept {
         // It asks again.
-        Some(kept) if kept.is_closed() => Before::Nothing,
+        Some(kept) if kept.is_closed() && !takes_its_place(kept, open, token) => Before::Nothing,
         Some(kept) if kept.token() == token => kept.before_of(owner).cloned().unwrap_or_default(),
         _ => match (open, records) {
             (Some(open), records) => {
@@ -257,6 +259,11 @@ fn begin(
         lease,
         previous: before.record(),
     }
+}
+
+/// Whether a grant of this token is after a result that is not for it.
+fn takes_its_place(kept: &Kept, open: Option<&Opening>, token: FencingToken) -> bool {
+    kept.token() < token && open.is_some_and(|open| open.results == Results::ForWaiting)
 }
 
 fn held(

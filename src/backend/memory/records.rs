@@ -146,8 +146,7 @@ impl Records {
                     owner: by, before, ..
                 } if by == owner => before.clone(),
                 What::Open { bytes, .. } => Before::Orphan(kept.token, bytes.clone()),
-                What::Fence => Before::Fence,
-                What::Closed(_) => Before::Nothing,
+                What::Fence | What::Closed(_) => Before::Fence,
             },
         }
     }

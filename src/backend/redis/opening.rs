@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 use super::{answer, connection::text, names::Names, room::Outlook, trouble::Trouble};
 use crate::{
     lease::FencingToken,
-    record::{Opening, Orphans, Record, RecordState},
+    record::{Opening, Orphans, Record, RecordState, Results},
 };
 
 /// The record that is looked for, and what is opened with a grant.
@@ -38,7 +38,11 @@ impl<'a> Loads<'a> {
         });
         // Rounded up, so that no ttl comes to nothing.
         let ms = open.ttl.as_nanos().div_ceil(1_000_000) as u64;
-        cmd.arg(ms).arg(&*open.bytes);
+        let results = match open.results {
+            Results::ForAll => "a",
+            Results::ForWaiting => "w",
+        };
+        cmd.arg(ms).arg(&*open.bytes).arg(results);
     }
 }
 

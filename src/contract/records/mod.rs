@@ -52,6 +52,7 @@ checks! {
     waiting::locks_in_the_same_queue,
     waiting::one_of_those_who_wait_takes_over,
     waiting::kept_orphans_are_for_all,
+    waiting::results_for_those_who_wait,
     undo::drop_of_a_first_request,
     undo::drop_of_a_wait,
     undo::aborts_at_random,

@@ -6,14 +6,14 @@ use tokio::task::JoinHandle;
 
 use super::{
     Checked, Context, ContractTarget, Found, Lent, LockBackend, Record, Verdict, Violation, ensure,
-    forget, keep, lease, open_record, opening, request, result, store,
+    forget, keep, lease, open_record, opening, record, refused, request, result, store,
 };
 use crate::{
     backend::AcquireRequest,
     error::BackendErrorKind,
     key::LockKey,
     lease::Lease,
-    record::{Opening, Orphans},
+    record::{Opening, Orphans, Results},
 };
 
 type Waiting = JoinHandle<Result<Found<Lent>, Violation>>;
@@ -247,5 +247,58 @@ pub(super) async fn kept_orphans_are_for_all<T: ContractTarget>(
         "a lease that is over was renewed: {renewed:?}"
     );
     super::clean_up(context, &key).await?;
+    Ok(Verdict::Passed)
+}
+
+/// R4, R5: a result for those who came before its holder was done, and for nobody after them.
+pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
+    context: &Context<'_, T>,
+) -> Checked {
+    let (one, two) = (store(&*context.one)?, store(&*context.two)?);
+    let key = context.key();
+    let open = opening("x").with_results(Results::ForWaiting);
+    let mut last: Option<(AcquireRequest, _)> = None;
+    for bytes in ["first", "second"] {
+        let wish = context.patient(&key);
+        let found = two.dyn_acquire_or_load(&wish, Some(&open)).await;
+        let (held, previous) = lease(found, 4, "a free key, whose result is for those who wait")?;
+        ensure!(previous.is_none(), 6, "a result as an orphan: {previous:?}");
+        let token = held.fencing_token();
+        let opened = one.dyn_load(&key).await?;
+        let why = (4, "what took a result's place");
+        open_record(opened.as_ref(), token, "x", why)?;
+        if let Some((wish, token)) = &last {
+            let saved = one.dyn_save(&keep(wish, *token, "stale")).await;
+            refused(saved, 2, "of a holder whose result was replaced")?;
+        }
+        let crowd = crowd(context, &key, &open, 30).await?;
+        one.dyn_save_and_release(&keep(&wish, token, bytes)).await?;
+        all_records(crowd, context.options.slack * 2, |record| {
+            result(Some(record), token, bytes.as_bytes(), (5, "for who waited"))
+        })
+        .await?;
+        last = Some((wish, token));
+    }
+    // Who would have to wait for somebody else has it at once.
+    let lock = context.one.acquire(&request(&key)).await?;
+    for wish in [request(&key), context.patient(&key)] {
+        let found = two.dyn_acquire_or_load(&wish, Some(&open)).await;
+        let found = record(found, 5, "a held key that has a result")?;
+        ensure!(*found.bytes == *b"second", 5, "not the result: {found:?}");
+    }
+    lock.release().await?;
+    // Whoever took its place and says nothing leaves the fence.
+    let wish = request(&key);
+    let found = one.dyn_acquire_or_load(&wish, Some(&open)).await;
+    let (held, _) = lease(found, 4, "a free key, whose result is for those who wait")?;
+    one.dyn_save_and_release(&forget(&wish, held.fencing_token()))
+        .await?;
+    if let Some((wish, token)) = &last {
+        let saved = two.dyn_save(&keep(wish, *token, "stale")).await;
+        refused(saved, 2, "of a holder whose result was replaced, and that forgotten")?;
+    }
+    let loaded = two.dyn_load(&key).await?;
+    ensure!(loaded.is_none(), 4, "a replaced result is back: {loaded:?}");
+    context.until_free(&key, "in the end").await?;
     Ok(Verdict::Passed)
 }

@@ -2,7 +2,7 @@
 -- KEYS: those of a lock, the record, then a tombstone to look for.
 -- ARGV: as of a step, the tokens always, the ticket perhaps empty; then 'r' to replace an orphan,
 -- 'e' to replace it if it has the same bytes, 'k' to keep it, or '-' to open no record; the ttl in
--- ms and the bytes of what is opened.
+-- ms and the bytes of what is opened; 'a' if a result is for all, 'w' if for those who wait.
 -- Answers {'=', record}, {'+', token, what its open record took the place of}, {0, .. as a step,
 -- record}, or {-1} to an owner that was undone.
 if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {-1} end
@@ -11,11 +11,14 @@ if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {-1} end
 local value = call('GET', KEYS[5])
 local mine = string.match(ARGV[1], '^%S+')
 
--- Whether the record is the answer where nobody holds.
-local function stays()
-  if not value or ARGV[7] == '-' then return value and string.byte(value) == 99 end
+local closed = value and string.byte(value) == 99
+
+-- Whether the record is the answer where nobody holds; `free`: and nobody waits.
+local function stays(free)
+  if closed then return not (free and ARGV[10] == 'w' and ARGV[6] == '') end
+  if not value or ARGV[7] == '-' then return false end
   local _, owner, _, at = read_open(value)
-  if not owner then return string.byte(value) == 99 end
+  if not owner then return false end
   if ARGV[7] == 'r' or owner == mine then return false end
   return ARGV[7] == 'k' or string.sub(value, at) ~= ARGV[9]
 end
@@ -23,7 +26,9 @@ end
 local function granted(token)
   local before, stood, owner, at = '', nil, nil, nil
   stood, owner, before, at = read_open(value)
-  if not stood then
+  if closed then
+    before = 'f ' .. string.match(value, '^c (%d+) ') .. ' '
+  elseif not stood then
     before = value or ''
   elseif owner ~= mine then
     before = 'o ' .. stood .. ' ' .. owner .. ' 0 ' .. string.sub(value, at)
@@ -37,7 +42,7 @@ end
 
 -- The common case, before more is defined: nobody holds, nobody waits.
 if call('EXISTS', KEYS[1], KEYS[2]) == 0 then
-  if stays() then return {'=', value} end
+  if stays(true) then return {'=', value} end
   local token = draw(KEYS[3], tonumber(ARGV[5]))
   local answer = granted(token)
   call('SET', KEYS[1], '1 ' .. ARGV[1] .. ' ' .. token, 'PX', ARGV[3])
@@ -55,7 +60,7 @@ if kind == 'x' and string.match(who, '^%S+') == mine then
     hold(me, token)
     local _, owner, before = read_open(value)
     if owner == mine then return {'+', token, before} end
-    if value and string.byte(value) == 99 then return {'+', token, ''} end
+    if closed then return {'+', token, ''} end
     -- By a script that the move of a slot broke off.
     return granted(token)
   elseif not stays() then
@@ -67,7 +72,7 @@ if kind == 'x' and string.match(who, '^%S+') == mine then
   serve(nil)
   return {'=', value}
 end
-if value and string.byte(value) == 99 or not kind and stays() then
+if closed or not kind and stays() then
   call('ZREM', Q, me.entry, '!' .. me.entry)
   if kind == 's' then
     admit(nil, false)
