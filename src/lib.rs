@@ -17,6 +17,7 @@ pub mod lease;
 mod manager;
 mod policy;
 pub mod record;
+mod replay;
 mod route;
 mod runtime;
 mod sync;

@@ -8,7 +8,6 @@ use tower_layer::Layer;
 
 use super::{
     fingerprint::FingerprintOf,
-    headers::StoredHeaders,
     key::ScopedKey,
     knobs::{OnCrash, Store, Unreplayable},
     policy::IdempotencyPolicy,
@@ -20,6 +19,7 @@ use crate::{
     key::KeyExtractor,
     manager::LockManager,
     policy::{Fairness, Guarantee, OnDisconnect, OnLost, Wait},
+    replay::StoredHeaders,
     route::{Config, must},
     web::{ProblemBase, Refusal},
 };
