@@ -38,6 +38,7 @@ mod redis_place;
 mod servers;
 mod settings;
 mod shutdown;
+mod single_flight;
 mod support;
 mod upgrades;
 mod waits;
