@@ -87,21 +87,25 @@ pub(super) async fn save(
             }
             Ok(())
         }
-        answer @ (0 | -1) => {
+        0 => {
             if let Some(leaving) = leaving {
                 leaving.another_has_it();
             }
-            Err(BackendError::new(
-                BackendErrorKind::Lost,
-                if answer == 0 {
-                    "another has the key"
-                } else {
-                    "a later holder has left a record"
-                },
-            ))
+            Err(lost("another has the key"))
+        }
+        -1 => {
+            // It was given back all the same.
+            if let Some(leaving) = leaving {
+                leaving.has_left();
+            }
+            Err(lost("a later holder has left a record"))
         }
         _ => Err(Trouble::strange().into()),
     }
+}
+
+fn lost(why: &'static str) -> BackendError {
+    BackendError::new(BackendErrorKind::Lost, why)
 }
 
 /// Saves, and once more if the connection broke meanwhile: to repeat it is harmless, as long as
