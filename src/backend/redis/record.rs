@@ -10,7 +10,7 @@ use super::{
     connection::Connection,
     course::Course,
     names::{self, Names},
-    opening,
+    opening::{self, Stands},
     room::Asker,
     scripts::{SAVE, Script},
     trouble::Trouble,
@@ -44,13 +44,10 @@ pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<
 
 pub(super) async fn load(client: &Client, key: &LockKey) -> Result<Option<Record>, Trouble> {
     let shared = &client.shared;
-    load_of(shared, &shared.names(key)).await
+    Ok(load_of(shared, &shared.names(key)).await?.record)
 }
 
-pub(super) async fn load_of(
-    shared: &Arc<Shared>,
-    names: &Names,
-) -> Result<Option<Record>, Trouble> {
+pub(super) async fn load_of(shared: &Arc<Shared>, names: &Names) -> Result<Stands, Trouble> {
     let record = names.record();
     let mut course = Course::new(shared);
     loop {
