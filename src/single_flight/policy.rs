@@ -10,7 +10,7 @@ use crate::{
     replay::StoredHeaders,
 };
 
-/// The shortest life of a shared response, and of a lease.
+/// The shortest life of a shared response.
 const MIN_TTL: Duration = Duration::from_millis(50);
 const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
