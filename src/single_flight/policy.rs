@@ -94,8 +94,9 @@ impl SingleFlightPolicy {
     }
 
     /// After how long a leader that is still at work is not waited for any more: one of those who
-    /// wait leads beside it, and so on. Default 30 s. The slow one finishes; its result does not count
-    /// while another leads.
+    /// wait leads beside it, and so on. Default 30 s, which matters only to those who
+    /// [wait](Self::with_wait) for longer. The slow one finishes; its result does not count while another
+    /// leads.
     pub fn with_max_leader_age(self, age: Duration) -> Self {
         self.change(|lock| lock.with_max_hold(age))
     }
