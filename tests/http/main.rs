@@ -22,6 +22,7 @@ mod floods;
 mod generic;
 mod grpc;
 mod idempotency;
+mod idempotent_endings;
 mod keys_over_http;
 mod logs;
 mod loss;
