@@ -1,5 +1,7 @@
 //! One acquire that asks and waits: where it stands at the server, and what it is told.
 
+mod loading;
+
 use std::{
     fmt,
     sync::{Arc, Mutex},
@@ -8,7 +10,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{names::Names, session::Session};
-use crate::sync::lock;
+use crate::{record::Record, sync::lock};
 
 /// After how many ticks of the [agenda](super::agenda) a waiter that was told something, and does
 /// not take it, is taken for hung: 1 s.
@@ -53,6 +55,14 @@ struct Told {
     evicted: bool,
     /// It holds by its node, which nobody may evict it from.
     granted: bool,
+    /// What was seen last of the record that it waits for too, at which revision of the store.
+    seen: (i64, Option<Record>),
+    /// A result was saved while it waited.
+    result: Option<Record>,
+    /// Of the record it is not told any more.
+    deaf: bool,
+    /// The last lease with which it asked for an open record, which may be there.
+    opening: Option<i64>,
 }
 
 /// A node of its own at the server, which holds or waits by its revision.
@@ -68,12 +78,15 @@ pub(super) struct Traces {
     pub(super) stand: Option<Stand>,
     pub(super) tainted: bool,
     pub(super) session: Option<Arc<Session>>,
+    pub(super) opening: Option<i64>,
     evicted: bool,
 }
 
 /// Why a waiter was woken.
 #[derive(Debug)]
 pub(super) enum News {
+    /// There is a result.
+    Result(Record),
     /// It has to look again, and what it watched is gone.
     Look,
     /// It has to look again.
@@ -231,6 +244,7 @@ impl Waiter {
                     told.evicted |= left.evicted;
                     told.stand = left.stand;
                     told.session = left.session;
+                    told.opening = left.opening;
                 }
                 continue;
             }
@@ -302,7 +316,11 @@ impl Waiter {
         let mut told = lock(&self.told);
         told.ticks = None;
         told.left = true;
-        told.putting || told.tainted || told.stand.is_some() || told.older.is_some()
+        told.putting
+            || told.tainted
+            || told.stand.is_some()
+            || told.older.is_some()
+            || told.opening.is_some()
     }
 
     pub(super) fn traces(&self) -> Traces {
@@ -311,6 +329,7 @@ impl Waiter {
             stand: told.stand.clone(),
             tainted: told.tainted,
             session: told.session.clone(),
+            opening: told.opening,
             evicted: told.evicted,
         }
     }
@@ -330,6 +349,9 @@ impl Waiter {
                 let mut told = lock(&self.told);
                 if told.replaced {
                     return News::Replaced;
+                }
+                if let Some(record) = told.result.take() {
+                    return News::Result(record);
                 }
                 if std::mem::take(&mut told.look) {
                     told.show = false;

@@ -12,6 +12,8 @@ use super::{gate::Gate, lease::Inner, waiter::Waiter};
 pub(super) enum Target {
     /// Waits behind it.
     Waiter(Weak<Waiter>),
+    /// Waits for what is written to it, which is a record.
+    Loader(Weak<Waiter>),
     /// Waits until it is free, without wanting it.
     Gate(Weak<Gate>),
     /// Holds by it.
@@ -47,6 +49,12 @@ struct Watch {
     /// Whether nothing since then is missed.
     begun: bool,
     targets: Vec<(u64, Target)>,
+}
+
+impl Watch {
+    fn is_of_record(&self) -> bool {
+        matches!(self.targets.first(), Some((_, Target::Loader(_))))
+    }
 }
 
 /// What is watched, whether a stream is open or not.
@@ -116,13 +124,16 @@ impl Watches {
     }
 
     /// All of them, for a new stream: with their past.
+    ///
+    /// Those of records without: their past may be large, and who waits for one looks.
     pub(super) fn all(&mut self) -> Vec<Request> {
         let creates = self.watches.iter_mut().map(|(of, watch)| {
-            watch.begun = true;
+            let is_of_record = watch.is_of_record();
+            watch.begun = !is_of_record;
             Request::Create {
                 id: watch.id,
                 node: of.node.clone(),
-                from: watch.from,
+                from: if is_of_record { 0 } else { watch.from },
             }
         });
         creates.collect()

@@ -1,0 +1,468 @@
+//! What a record says, and what becomes of it: decided here, and done by the transactions of
+//! [`steps`](super::steps).
+
+use bytes::Bytes;
+
+use super::trouble::Trouble;
+use crate::{
+    lease::FencingToken,
+    record::{Opening, Orphans, Outcome, Record, RecordState, Results, Save},
+};
+
+/// What stands in a record:
+///
+/// - `c <token> <bytes>`, a result;
+/// - `o <token> <owner> <n> <n bytes: what it took the place of><bytes>`, that this owner may have
+///   begun; `-` for a token is the revision at which this was written;
+/// - `f <token> `, only that this one was there.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) token: FencingToken,
+    what: What,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum What {
+    Closed(Bytes),
+    Open {
+        /// In hexadecimal digits.
+        owner: String,
+        before: Before,
+        bytes: Bytes,
+    },
+    Fence,
+}
+
+/// What an open record took the place of.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) enum Before {
+    #[default]
+    Nothing,
+    Orphan {
+        token: FencingToken,
+        owner: String,
+        bytes: Bytes,
+        /// The token of what that one had taken the place of.
+        fence: Option<FencingToken>,
+    },
+    Fence(FencingToken),
+}
+
+/// What a save comes to.
+#[derive(PartialEq, Eq)]
+pub(super) enum Close {
+    /// A later holder has left a record.
+    Refused,
+    /// There is nothing to write.
+    Stands,
+    /// A result, for a time of its own.
+    Keep(Vec<u8>),
+    Change(Change),
+}
+
+/// What is done to a record that keeps its end.
+#[derive(PartialEq, Eq)]
+pub(super) enum Change {
+    Write(Vec<u8>),
+    Delete,
+}
+
+impl Before {
+    /// Of what a record of this owner takes the place.
+    pub(super) fn of(kept: Option<&Kept>, by: &str) -> Self {
+        match kept {
+            None => Self::Nothing,
+            Some(kept) => match &kept.what {
+                // Its own, of a grant that ended unheard of.
+                What::Open { owner, before, .. } if owner == by => before.clone(),
+                _ => kept.clone().into(),
+            },
+        }
+    }
+
+    pub(super) fn record(&self) -> Option<Record> {
+        match self {
+            Self::Orphan { token, bytes, .. } => {
+                Some(Record::new(RecordState::Open, *token, bytes.clone()))
+            }
+            Self::Nothing | Self::Fence(_) => None,
+        }
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        match self {
+            Self::Nothing => None,
+            Self::Orphan { token, .. } | Self::Fence(token) => Some(*token),
+        }
+    }
+
+    /// What stood there.
+    fn kept(&self) -> Option<Kept> {
+        let (token, what) = match self {
+            Self::Nothing => return None,
+            Self::Fence(token) => (*token, What::Fence),
+            Self::Orphan {
+                token,
+                owner,
+                bytes,
+                fence,
+            } => {
+                let what = What::Open {
+                    owner: owner.clone(),
+                    before: fence.map_or(Self::Nothing, Self::Fence),
+                    bytes: bytes.clone(),
+                };
+                (*token, what)
+            }
+        };
+        Some(Kept { token, what })
+    }
+
+    /// An open record of this owner, behind this; without a token that of the revision.
+    pub(super) fn open(&self, by: &str, token: Option<FencingToken>, bytes: &Bytes) -> Vec<u8> {
+        let before = self.kept().map(|kept| kept.text()).unwrap_or_default();
+        let token = token.map_or("-".into(), |token| token.to_string());
+        let mut text = format!("o {token} {by} {} ", before.len()).into_bytes();
+        text.extend_from_slice(&before);
+        text.extend_from_slice(bytes);
+        text
+    }
+}
+
+impl From<Kept> for Before {
+    fn from(kept: Kept) -> Self {
+        match kept.what {
+            What::Closed(_) | What::Fence => Self::Fence(kept.token),
+            What::Open {
+                owner,
+                before,
+                bytes,
+            } => Self::Orphan {
+                token: kept.token,
+                owner,
+                bytes,
+                fence: before.token(),
+            },
+        }
+    }
+}
+
+impl Kept {
+    /// What was written at this revision.
+    pub(super) fn read(value: &[u8], revision: i64) -> Result<Self, Trouble> {
+        let revision = u64::try_from(revision).unwrap_or_default();
+        parse(Bytes::copy_from_slice(value), revision).ok_or_else(Trouble::strange)
+    }
+
+    /// As it was opened at a grant.
+    pub(super) fn opened(token: FencingToken, owner: &str, before: Before) -> Self {
+        let what = What::Open {
+            owner: owner.into(),
+            before,
+            bytes: Bytes::new(),
+        };
+        Self { token, what }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        match &self.what {
+            What::Closed(bytes) => closed(self.token, bytes),
+            What::Open {
+                owner,
+                before,
+                bytes,
+            } => before.open(owner, Some(self.token), bytes),
+            What::Fence => fence(self.token),
+        }
+    }
+
+    pub(super) fn record(&self) -> Option<Record> {
+        let (state, bytes) = match &self.what {
+            What::Open { bytes, .. } => (RecordState::Open, bytes),
+            What::Closed(bytes) => (RecordState::Closed, bytes),
+            What::Fence => return None,
+        };
+        Some(Record::new(state, self.token, bytes.clone()))
+    }
+
+    /// The result, if it is one.
+    pub(super) fn result(&self) -> Option<Record> {
+        self.record().filter(Record::is_closed)
+    }
+
+    /// What is returned to this owner rather than a grant, where nobody holds the key. `at_once`:
+    /// and nobody waits, nor did this owner.
+    pub(super) fn stays(&self, by: &str, open: Option<&Opening>, at_once: bool) -> Option<Record> {
+        let stays = match (&self.what, open) {
+            (What::Closed(_), Some(open)) => !at_once || open.results == Results::ForAll,
+            (What::Closed(_), None) => true,
+            (What::Fence, _) | (What::Open { .. }, None) => false,
+            (What::Open { owner, bytes, .. }, Some(open)) => match open.orphans {
+                Orphans::Replace => false,
+                _ if owner == by => false,
+                Orphans::ReplaceEqual => *bytes != open.bytes,
+                Orphans::Keep => true,
+            },
+        };
+        if stays { self.record() } else { None }
+    }
+
+    /// What this owner's open record took the place of.
+    pub(super) fn before_of(&self, by: &str) -> Option<&Before> {
+        match &self.what {
+            What::Open { owner, before, .. } if owner == by => Some(before),
+            _ => None,
+        }
+    }
+
+    /// What this save, by an owner who holds or nobody does, comes to.
+    pub(super) fn close(kept: Option<&Self>, by: &str, save: &Save) -> Close {
+        if kept.is_some_and(|kept| kept.token > save.token) {
+            return Close::Refused;
+        }
+        match (&save.outcome, kept) {
+            // The first result of a token stays.
+            (Outcome::Keep { .. }, Some(kept)) if kept.is_result_of(save.token) => Close::Stands,
+            (Outcome::Keep { bytes, .. }, _) => Close::Keep(closed(save.token, bytes)),
+            (Outcome::Forget, kept) => {
+                match kept.and_then(|kept| Some((kept, kept.before_of(by)?))) {
+                    None => Close::Stands,
+                    Some((_, Before::Nothing)) => Close::Change(Change::Delete),
+                    // Whoever was there before may be there still, and is not to write after this one.
+                    Some((kept, _)) => Close::Change(Change::Write(fence(kept.token))),
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_result_of(&self, token: FencingToken) -> bool {
+        matches!(self.what, What::Closed(_)) && self.token == token
+    }
+
+    /// What is to be done as this owner's grant is undone, of which nobody heard.
+    pub(super) fn withdrawn(&self, by: &str) -> Option<Change> {
+        let What::Open {
+            owner,
+            before,
+            bytes,
+        } = &self.what
+        else {
+            return None;
+        };
+        if owner == by {
+            return Some(match before.kept() {
+                None => Change::Delete,
+                Some(kept) => Change::Write(kept.text()),
+            });
+        }
+        match before {
+            // Its lease had ended, and another took it for an orphan: to nobody else. Its token
+            // stays, for the sake of those whose place it took itself.
+            Before::Orphan {
+                owner: its, token, ..
+            } if its == by => {
+                let open = Before::Fence(*token).open(owner, Some(self.token), bytes);
+                Some(Change::Write(open))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn closed(token: FencingToken, bytes: &Bytes) -> Vec<u8> {
+    let mut text = format!("c {token} ").into_bytes();
+    text.extend_from_slice(bytes);
+    text
+}
+
+fn fence(token: FencingToken) -> Vec<u8> {
+    format!("f {token} ").into_bytes()
+}
+
+fn parse(mut text: Bytes, revision: u64) -> Option<Kept> {
+    let kind = word(&mut text)?;
+    let token = word(&mut text)?;
+    let token = match &*token {
+        b"-" => revision,
+        digits => number(digits)?,
+    };
+    let token = FencingToken::new(token)?;
+    let what = match &*kind {
+        b"c" => What::Closed(text),
+        b"f" => What::Fence,
+        b"o" => {
+            let owner = String::from_utf8(word(&mut text)?.to_vec()).ok()?;
+            let length = usize::try_from(number(&word(&mut text)?)?).ok()?;
+            if length > text.len() {
+                return None;
+            }
+            let before = text.split_to(length);
+            let before = match length {
+                0 => Before::Nothing,
+                _ => parse(before, 0)?.into(),
+            };
+            What::Open {
+                owner,
+                before,
+                bytes: text,
+            }
+        }
+        _ => return None,
+    };
+    Some(Kept { token, what })
+}
+
+/// Takes what stands before the next space.
+fn word(text: &mut Bytes) -> Option<Bytes> {
+    let end = text.iter().take(64).position(|&byte| byte == b' ')?;
+    let word = text.split_to(end);
+    drop(text.split_to(1));
+    Some(word)
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{key::LockKey, lease::OwnerToken};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn of(text: &str) -> Kept {
+        Kept::read(text.as_bytes(), 99).unwrap_or_else(|_| panic!("{text:?} is not read"))
+    }
+
+    fn token(n: u64) -> FencingToken {
+        FencingToken::new(n).unwrap()
+    }
+
+    fn text(change: Option<Change>) -> Option<String> {
+        match change? {
+            Change::Write(text) => Some(String::from_utf8(text).unwrap()),
+            Change::Delete => Some("gone".into()),
+        }
+    }
+
+    /// Instances of other versions rely on this.
+    #[test]
+    fn records_are_written_as_they_are_read() {
+        for written in [
+            "c 17 a b ",
+            "c 17 ",
+            "f 17 ",
+            "o 17 ab 0 bytes",
+            "o 18 cd 5 f 17 bytes",
+            "o 18 cd 15 o 17 ab 0 bytesnew",
+            "o 19 cd 18 o 18 ab 5 f 17 onew",
+        ] {
+            assert_eq!(of(written).text(), written.as_bytes(), "{written}");
+        }
+        let record = of("o - ab 0 x").record().unwrap();
+        assert_eq!((record.token, record.state), (token(99), RecordState::Open));
+        assert!(of("f 3 ").record().is_none());
+        for garbage in [
+            "",
+            "c",
+            "c 17",
+            "c 0 x",
+            "c x x",
+            "x 17 x",
+            "o 17 x",
+            "o 17 ab 4 new",
+        ] {
+            assert!(Kept::read(garbage.as_bytes(), 99).is_err(), "{garbage:?}");
+        }
+        assert!(Kept::read(b"o 17 ab -1 new", 99).is_err());
+        assert!(Kept::read(b"o - ab 0 new", 0).is_err());
+    }
+
+    #[test]
+    fn what_was_replaced_is_put_back() {
+        let undone = |before: &str| {
+            let before = Before::of((!before.is_empty()).then(|| of(before)).as_ref(), "me");
+            let open = before.open("me", Some(token(30)), &Bytes::from("new"));
+            let kept = Kept::read(&open, 0).ok().unwrap();
+            text(kept.withdrawn("me")).unwrap()
+        };
+        assert_eq!(undone(""), "gone");
+        assert_eq!(undone("o 17 ab 0 old"), "o 17 ab 0 old");
+        // A result that was not for it is over, but its token counts.
+        assert_eq!(undone("c 17 result"), "f 17 ");
+        assert_eq!(undone("f 17 "), "f 17 ");
+        // What an orphan had replaced itself.
+        assert_eq!(
+            undone("o 18 cd 15 o 17 ab 0 bytesnew"),
+            "o 18 cd 5 f 17 new"
+        );
+        // Its own, of an earlier try.
+        assert_eq!(undone("o 18 me 5 f 17 new"), "f 17 ");
+        assert!(of("c 17 x").withdrawn("me").is_none());
+        assert!(of("o 17 ab 0 x").withdrawn("me").is_none());
+        let successors = of("o 31 ab 13 o 30 me 0 oldnew").withdrawn("me");
+        assert_eq!(text(successors).unwrap(), "o 31 ab 5 f 30 new");
+    }
+
+    #[test]
+    fn saves_are_fenced_and_may_be_repeated() {
+        let key = LockKey::new("order", 7);
+        let owner = OwnerToken::random();
+        let close = |record: &str, forgets: bool| {
+            let save = match forgets {
+                true => Save::forget(key.clone(), owner, token(20)),
+                false => Save::keep(key.clone(), owner, token(20), "new", LONG),
+            };
+            let kept = (!record.is_empty()).then(|| of(record));
+            match Kept::close(kept.as_ref(), "me", &save) {
+                Close::Refused => "refused".to_owned(),
+                Close::Stands => "stands".to_owned(),
+                Close::Keep(text) => String::from_utf8(text).unwrap(),
+                Close::Change(change) => text(Some(change)).unwrap(),
+            }
+        };
+        for (record, keep, forget) in [
+            ("", "c 20 new", "stands"),
+            ("c 19 old", "c 20 new", "stands"),
+            ("c 20 old", "stands", "stands"),
+            ("c 21 old", "refused", "refused"),
+            ("o 20 me 0 x", "c 20 new", "gone"),
+            ("o 20 me 5 f 17 x", "c 20 new", "f 20 "),
+            ("o 19 ab 0 x", "c 20 new", "stands"),
+            ("o 21 ab 0 x", "refused", "refused"),
+            ("f 21 ", "refused", "refused"),
+            ("f 20 ", "c 20 new", "stands"),
+        ] {
+            assert_eq!(close(record, false), keep, "{record}");
+            assert_eq!(close(record, true), forget, "{record}");
+        }
+    }
+
+    #[test]
+    fn records_stay_as_the_opening_says() {
+        let stays = |record: &str, open: Option<Opening>, at_once| {
+            of(record).stays("me", open.as_ref(), at_once).is_some()
+        };
+        let open = |orphans| Some(Opening::new("same", LONG).with_orphans(orphans));
+        for at_once in [true, false] {
+            for (record, orphans, expected) in [
+                ("o 1 ab 0 same", Orphans::Replace, false),
+                ("o 1 ab 0 other", Orphans::ReplaceEqual, true),
+                ("o 1 ab 0 same", Orphans::ReplaceEqual, false),
+                ("o 1 ab 0 same", Orphans::Keep, true),
+                ("o 1 me 0 same", Orphans::Keep, false),
+                ("f 1 ", Orphans::Keep, false),
+                ("c 1 x", Orphans::Replace, true),
+            ] {
+                assert_eq!(stays(record, open(orphans), at_once), expected, "{record}");
+            }
+            let waiting = Opening::new("", LONG).with_results(Results::ForWaiting);
+            assert_eq!(stays("c 1 x", Some(waiting), at_once), !at_once);
+            assert!(stays("c 1 x", None, at_once));
+            assert!(!stays("o 1 ab 0 x", None, at_once));
+        }
+    }
+}
