@@ -118,14 +118,19 @@ impl Inner {
         self.token
     }
 
-    /// What it knows of the record, while nobody says that it has lost the key.
+    /// What the grant knew of the record.
+    pub(super) fn granted(&self) -> Option<&Reserved> {
+        self.grant.reserved.as_ref()
+    }
+
+    /// The same, while nobody says that it has lost the key.
     pub(super) fn reserved(&self) -> Option<&Reserved> {
-        self.grant.reserved.as_ref().filter(|_| self.is_held())
+        self.granted().filter(|_| self.is_held())
     }
 
     /// The orphan whose place it took, or an error for who asks with another kind of opening.
     pub(super) fn returns(&self, opens: bool) -> Result<Option<Record>, BackendError> {
-        let reserved = self.grant.reserved.as_ref();
+        let reserved = self.granted();
         if reserved.is_some_and(|reserved| reserved.opens) != opens {
             return Err(BackendError::new(
                 BackendErrorKind::Unsupported,

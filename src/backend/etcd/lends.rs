@@ -65,6 +65,13 @@ pub(super) async fn give_back(shared: &Shared, id: i64) {
     }
 }
 
+/// The same in the background, for several.
+pub(super) fn leave(shared: &Shared, leases: Vec<i64>) {
+    for id in leases.into_iter().filter(|id| *id != 0) {
+        shared.undo(Undo::lease(id));
+    }
+}
+
 async fn revoke(shared: &Shared, id: i64) -> Result<(), Trouble> {
     shared.link.connection().await?.revoke(id).await
 }

@@ -47,7 +47,7 @@ pub(super) enum Asked {
 
 /// What came of standing first.
 pub(super) enum Opened {
-    Granted(Grant),
+    Granted(Box<Grant>),
     Found(Record),
     /// The node is gone.
     Fell,
@@ -80,13 +80,9 @@ impl Loads {
         Ok(if is_free { Next::Grant } else { Next::Wait })
     }
 
-    fn before(&self, seen: &Seen) -> Before {
-        Before::of(seen.kept.as_ref(), &self.place.owner)
-    }
-
     /// A grant without an opening, beside what was seen.
     fn beside(&self, seen: Seen) -> Reserved {
-        let previous = self.before(&seen).record();
+        let previous = seen.before(&self.place.owner).0.record();
         Reserved {
             seen,
             opens: false,
@@ -232,7 +228,7 @@ pub(super) async fn grant(
                 return Ok(Asked::Else(state));
             }
         }
-        let before = loads.before(&state.seen);
+        let (before, left) = state.seen.before(&place.owner);
         let open = match &loads.open {
             Some(open) => {
                 let lease = tries.lease(open).await?;
@@ -269,10 +265,7 @@ pub(super) async fn grant(
         settles.stand = Some(stand.clone());
         let reserved = match lease {
             Some(lease) => {
-                // Nothing hangs on it any more.
-                if state.seen.lease != 0 {
-                    shared.undo(super::undo::Undo::lease(state.seen.lease));
-                }
+                lends::leave(&shared, left);
                 loads.opened(token(revision)?, (revision, lease), before)
             }
             None => loads.beside(state.seen),
@@ -307,13 +300,13 @@ pub(super) async fn open(
             return Ok(Opened::Found(record));
         }
         if let Some(reserved) = loads.has_opened(stand.revision, &seen)? {
-            return Ok(Opened::Granted(Grant {
+            return Ok(Opened::Granted(Box::new(Grant {
                 stand,
                 reserved,
                 sent,
-            }));
+            })));
         }
-        let before = loads.before(&seen);
+        let (before, left) = seen.before(&place.owner);
         let Some(open) = &loads.open else {
             return Err(Trouble::strange());
         };
@@ -329,16 +322,14 @@ pub(super) async fn open(
             Err(trouble) => return Err(trouble),
         };
         if answer.succeeded() {
-            if seen.lease != 0 {
-                shared.undo(super::undo::Undo::lease(seen.lease));
-            }
+            lends::leave(&shared, left);
             let at = (super::nodes::revision(&answer)?, lease);
             let reserved = loads.opened(token, at, before);
-            return Ok(Opened::Granted(Grant {
+            return Ok(Opened::Granted(Box::new(Grant {
                 stand,
                 reserved,
                 sent,
-            }));
+            })));
         }
         let state = State::of(&answer)?;
         if state.marked {

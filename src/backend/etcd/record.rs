@@ -12,8 +12,9 @@ use crate::{
 /// What stands in a record:
 ///
 /// - `c <token> <bytes>`, a result;
-/// - `o <token> <owner> <n> <n bytes: what it took the place of><bytes>`, that this owner may have
-///   begun; `-` for a token is the revision at which this was written;
+/// - `o <token> <owner> <lease> <n> <n bytes: what it took the place of><bytes>`, that this owner may
+///   have begun; `-` for a token is the revision at which this was written; the lease is that of
+///   what it took the place of, to which it is put back;
 /// - `f <token> `, only that this one was there.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Kept {
@@ -42,10 +43,11 @@ pub(super) enum Before {
         token: FencingToken,
         owner: String,
         bytes: Bytes,
-        /// The token of what that one had taken the place of.
-        fence: Option<FencingToken>,
+        lease: i64,
+        /// Token and lease of what that one had taken the place of.
+        fence: Option<(FencingToken, i64)>,
     },
-    Fence(FencingToken),
+    Fence(FencingToken, i64),
 }
 
 /// What a save comes to.
@@ -60,22 +62,51 @@ pub(super) enum Close {
     Change(Change),
 }
 
-/// What is done to a record that keeps its end.
-#[derive(PartialEq, Eq)]
+/// What is done to a record without a new end.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Change {
+    /// With the lease that it has.
     Write(Vec<u8>),
+    /// With this one, that it had before.
+    PutBack(Vec<u8>, i64),
     Delete,
 }
 
 impl Before {
-    /// Of what a record of this owner takes the place.
-    pub(super) fn of(kept: Option<&Kept>, by: &str) -> Self {
-        match kept {
-            None => Self::Nothing,
-            Some(kept) => match &kept.what {
-                // Its own, of a grant that ended unheard of.
-                What::Open { owner, before, .. } if owner == by => before.clone(),
-                _ => kept.clone().into(),
+    /// Of what a record of this owner takes the place, if this stands there with this lease; and the
+    /// leases that nothing needs then.
+    pub(super) fn of(kept: Option<&Kept>, lease: i64, by: &str) -> (Self, Vec<i64>) {
+        let Some(kept) = kept else {
+            return (Self::Nothing, Vec::new());
+        };
+        // Its own, of a grant that ended unheard of.
+        if let Some(before) = kept.before_of(by) {
+            return (before.clone(), vec![lease]);
+        }
+        let before = Self::from(kept.clone(), lease);
+        let mut left = kept.leases();
+        left.retain(|lease| !before.leases().contains(lease));
+        (before, left)
+    }
+
+    fn from(kept: Kept, lease: i64) -> Self {
+        match kept.what {
+            What::Closed(_) | What::Fence => Self::Fence(kept.token, lease),
+            What::Open {
+                owner,
+                before,
+                bytes,
+            } => Self::Orphan {
+                token: kept.token,
+                owner,
+                bytes,
+                lease,
+                fence: match before {
+                    Self::Nothing => None,
+                    Self::Orphan { token, lease, .. } | Self::Fence(token, lease) => {
+                        Some((token, lease))
+                    }
+                },
             },
         }
     }
@@ -85,31 +116,42 @@ impl Before {
             Self::Orphan { token, bytes, .. } => {
                 Some(Record::new(RecordState::Open, *token, bytes.clone()))
             }
-            Self::Nothing | Self::Fence(_) => None,
+            Self::Nothing | Self::Fence(..) => None,
         }
     }
 
-    fn token(&self) -> Option<FencingToken> {
+    fn lease(&self) -> i64 {
         match self {
-            Self::Nothing => None,
-            Self::Orphan { token, .. } | Self::Fence(token) => Some(*token),
+            Self::Nothing => 0,
+            Self::Orphan { lease, .. } | Self::Fence(_, lease) => *lease,
         }
+    }
+
+    fn leases(&self) -> Vec<i64> {
+        let fence = match self {
+            Self::Orphan { fence, .. } => fence.map(|(_, lease)| lease),
+            Self::Nothing | Self::Fence(..) => None,
+        };
+        let leases = [Some(self.lease()), fence].into_iter().flatten();
+        leases.filter(|lease| *lease != 0).collect()
     }
 
     /// What stood there.
     fn kept(&self) -> Option<Kept> {
         let (token, what) = match self {
             Self::Nothing => return None,
-            Self::Fence(token) => (*token, What::Fence),
+            Self::Fence(token, _) => (*token, What::Fence),
             Self::Orphan {
                 token,
                 owner,
                 bytes,
+                lease: _,
                 fence,
             } => {
+                let fence = fence.map(|(token, lease)| Self::Fence(token, lease));
                 let what = What::Open {
                     owner: owner.clone(),
-                    before: fence.map_or(Self::Nothing, Self::Fence),
+                    before: fence.unwrap_or_default(),
                     bytes: bytes.clone(),
                 };
                 (*token, what)
@@ -122,28 +164,10 @@ impl Before {
     pub(super) fn open(&self, by: &str, token: Option<FencingToken>, bytes: &Bytes) -> Vec<u8> {
         let before = self.kept().map(|kept| kept.text()).unwrap_or_default();
         let token = token.map_or("-".into(), |token| token.to_string());
-        let mut text = format!("o {token} {by} {} ", before.len()).into_bytes();
+        let mut text = format!("o {token} {by} {} {} ", self.lease(), before.len()).into_bytes();
         text.extend_from_slice(&before);
         text.extend_from_slice(bytes);
         text
-    }
-}
-
-impl From<Kept> for Before {
-    fn from(kept: Kept) -> Self {
-        match kept.what {
-            What::Closed(_) | What::Fence => Self::Fence(kept.token),
-            What::Open {
-                owner,
-                before,
-                bytes,
-            } => Self::Orphan {
-                token: kept.token,
-                owner,
-                bytes,
-                fence: before.token(),
-            },
-        }
     }
 }
 
@@ -207,6 +231,14 @@ impl Kept {
         if stays { self.record() } else { None }
     }
 
+    /// The leases of what it took the place of, which wait for it to end.
+    pub(super) fn leases(&self) -> Vec<i64> {
+        match &self.what {
+            What::Open { before, .. } => before.leases(),
+            What::Closed(_) | What::Fence => Vec::new(),
+        }
+    }
+
     /// What this owner's open record took the place of.
     pub(super) fn before_of(&self, by: &str) -> Option<&Before> {
         match &self.what {
@@ -250,18 +282,24 @@ impl Kept {
             return None;
         };
         if owner == by {
-            return Some(match before.kept() {
-                None => Change::Delete,
-                Some(kept) => Change::Write(kept.text()),
+            return Some(match (before.kept(), before.lease()) {
+                (None, _) => Change::Delete,
+                // One that was written by hand.
+                (Some(kept), 0) => Change::Write(kept.text()),
+                (Some(kept), lease) => Change::PutBack(kept.text(), lease),
             });
         }
         match before {
             // Its lease had ended, and another took it for an orphan: to nobody else. Its token
             // stays, for the sake of those whose place it took itself.
             Before::Orphan {
-                owner: its, token, ..
+                owner: its,
+                token,
+                lease,
+                ..
             } if its == by => {
-                let open = Before::Fence(*token).open(owner, Some(self.token), bytes);
+                let open = Before::Fence(*token, *lease);
+                let open = open.open(owner, Some(self.token), bytes);
                 Some(Change::Write(open))
             }
             _ => None,
@@ -292,6 +330,7 @@ fn parse(mut text: Bytes, revision: u64) -> Option<Kept> {
         b"f" => What::Fence,
         b"o" => {
             let owner = String::from_utf8(word(&mut text)?.to_vec()).ok()?;
+            let lease = i64::try_from(number(&word(&mut text)?)?).ok()?;
             let length = usize::try_from(number(&word(&mut text)?)?).ok()?;
             if length > text.len() {
                 return None;
@@ -299,7 +338,7 @@ fn parse(mut text: Bytes, revision: u64) -> Option<Kept> {
             let before = text.split_to(length);
             let before = match length {
                 0 => Before::Nothing,
-                _ => parse(before, 0)?.into(),
+                _ => Before::from(parse(before, 0)?, lease),
             };
             What::Open {
                 owner,
@@ -344,6 +383,9 @@ mod tests {
     fn text(change: Option<Change>) -> Option<String> {
         match change? {
             Change::Write(text) => Some(String::from_utf8(text).unwrap()),
+            Change::PutBack(text, lease) => {
+                Some(format!("{} on {lease}", String::from_utf8(text).unwrap()))
+            }
             Change::Delete => Some("gone".into()),
         }
     }
@@ -355,14 +397,14 @@ mod tests {
             "c 17 a b ",
             "c 17 ",
             "f 17 ",
-            "o 17 ab 0 bytes",
-            "o 18 cd 5 f 17 bytes",
-            "o 18 cd 15 o 17 ab 0 bytesnew",
-            "o 19 cd 18 o 18 ab 5 f 17 onew",
+            "o 17 ab 0 0 bytes",
+            "o 18 cd 7 5 f 17 bytes",
+            "o 18 cd 7 17 o 17 ab 0 0 bytesnew",
+            "o 19 cd 8 18 o 18 ab 7 5 f 17 onew",
         ] {
             assert_eq!(of(written).text(), written.as_bytes(), "{written}");
         }
-        let record = of("o - ab 0 x").record().unwrap();
+        let record = of("o - ab 0 0 x").record().unwrap();
         assert_eq!((record.token, record.state), (token(99), RecordState::Open));
         assert!(of("f 3 ").record().is_none());
         for garbage in [
@@ -374,37 +416,56 @@ mod tests {
             "x 17 x",
             "o 17 x",
             "o 17 ab 4 new",
+            "o 17 ab 0 4 new",
+            "o 17 ab x 0 new",
         ] {
             assert!(Kept::read(garbage.as_bytes(), 99).is_err(), "{garbage:?}");
         }
-        assert!(Kept::read(b"o 17 ab -1 new", 99).is_err());
-        assert!(Kept::read(b"o - ab 0 new", 0).is_err());
+        assert!(Kept::read(b"o 17 ab 0 -1 new", 99).is_err());
+        assert!(Kept::read(b"o - ab 0 0 new", 0).is_err());
     }
 
     #[test]
     fn what_was_replaced_is_put_back() {
+        // It stands with lease 9; and which leases are of no use while it is replaced.
         let undone = |before: &str| {
-            let before = Before::of((!before.is_empty()).then(|| of(before)).as_ref(), "me");
+            let kept = (!before.is_empty()).then(|| of(before));
+            let (before, left) = Before::of(kept.as_ref(), 9, "me");
             let open = before.open("me", Some(token(30)), &Bytes::from("new"));
             let kept = Kept::read(&open, 0).ok().unwrap();
-            text(kept.withdrawn("me")).unwrap()
+            let mut all = kept.leases();
+            all.extend(&left);
+            (text(kept.withdrawn("me")).unwrap(), all, left)
         };
-        assert_eq!(undone(""), "gone");
-        assert_eq!(undone("o 17 ab 0 old"), "o 17 ab 0 old");
-        // A result that was not for it is over, but its token counts.
-        assert_eq!(undone("c 17 result"), "f 17 ");
-        assert_eq!(undone("f 17 "), "f 17 ");
-        // What an orphan had replaced itself.
-        assert_eq!(
-            undone("o 18 cd 15 o 17 ab 0 bytesnew"),
-            "o 18 cd 5 f 17 new"
-        );
-        // Its own, of an earlier try.
-        assert_eq!(undone("o 18 me 5 f 17 new"), "f 17 ");
+        for (before, back, all, left) in [
+            ("", "gone", vec![], vec![]),
+            ("o 17 ab 0 0 old", "o 17 ab 0 0 old on 9", vec![9], vec![]),
+            // A result that was not for it is over, but its token counts.
+            ("c 17 result", "f 17  on 9", vec![9], vec![]),
+            ("f 17 ", "f 17  on 9", vec![9], vec![]),
+            // What an orphan had replaced itself.
+            (
+                "o 18 cd 7 17 o 17 ab 0 0 bytesnew",
+                "o 18 cd 7 5 f 17 new on 9",
+                vec![9, 7],
+                vec![],
+            ),
+            (
+                "o 19 cd 8 18 o 18 ab 7 5 f 17 onew",
+                "o 19 cd 8 5 f 18 new on 9",
+                vec![9, 8, 7],
+                vec![7],
+            ),
+            // Its own, of an earlier try.
+            ("o 18 me 7 5 f 17 new", "f 17  on 7", vec![7, 9], vec![9]),
+        ] {
+            let expected = (back.to_owned(), all, left);
+            assert_eq!(undone(before), expected, "{before}");
+        }
         assert!(of("c 17 x").withdrawn("me").is_none());
-        assert!(of("o 17 ab 0 x").withdrawn("me").is_none());
-        let successors = of("o 31 ab 13 o 30 me 0 oldnew").withdrawn("me");
-        assert_eq!(text(successors).unwrap(), "o 31 ab 5 f 30 new");
+        assert!(of("o 17 ab 0 0 x").withdrawn("me").is_none());
+        let successors = of("o 31 ab 7 15 o 30 me 0 0 oldnew").withdrawn("me");
+        assert_eq!(text(successors).unwrap(), "o 31 ab 7 5 f 30 new");
     }
 
     #[test]
@@ -429,10 +490,10 @@ mod tests {
             ("c 19 old", "c 20 new", "stands"),
             ("c 20 old", "stands", "stands"),
             ("c 21 old", "refused", "refused"),
-            ("o 20 me 0 x", "c 20 new", "gone"),
-            ("o 20 me 5 f 17 x", "c 20 new", "f 20 "),
-            ("o 19 ab 0 x", "c 20 new", "stands"),
-            ("o 21 ab 0 x", "refused", "refused"),
+            ("o 20 me 0 0 x", "c 20 new", "gone"),
+            ("o 20 me 7 5 f 17 x", "c 20 new", "f 20 "),
+            ("o 19 ab 0 0 x", "c 20 new", "stands"),
+            ("o 21 ab 0 0 x", "refused", "refused"),
             ("f 21 ", "refused", "refused"),
             ("f 20 ", "c 20 new", "stands"),
         ] {
@@ -449,11 +510,11 @@ mod tests {
         let open = |orphans| Some(Opening::new("same", LONG).with_orphans(orphans));
         for at_once in [true, false] {
             for (record, orphans, expected) in [
-                ("o 1 ab 0 same", Orphans::Replace, false),
-                ("o 1 ab 0 other", Orphans::ReplaceEqual, true),
-                ("o 1 ab 0 same", Orphans::ReplaceEqual, false),
-                ("o 1 ab 0 same", Orphans::Keep, true),
-                ("o 1 me 0 same", Orphans::Keep, false),
+                ("o 1 ab 0 0 same", Orphans::Replace, false),
+                ("o 1 ab 0 0 other", Orphans::ReplaceEqual, true),
+                ("o 1 ab 0 0 same", Orphans::ReplaceEqual, false),
+                ("o 1 ab 0 0 same", Orphans::Keep, true),
+                ("o 1 me 0 0 same", Orphans::Keep, false),
                 ("f 1 ", Orphans::Keep, false),
                 ("c 1 x", Orphans::Replace, true),
             ] {
@@ -462,7 +523,7 @@ mod tests {
             let waiting = Opening::new("", LONG).with_results(Results::ForWaiting);
             assert_eq!(stays("c 1 x", Some(waiting), at_once), !at_once);
             assert!(stays("c 1 x", None, at_once));
-            assert!(!stays("o 1 ab 0 x", None, at_once));
+            assert!(!stays("o 1 ab 0 0 x", None, at_once));
         }
     }
 }

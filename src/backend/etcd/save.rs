@@ -8,7 +8,7 @@ use super::{
     client::{Client, Shared},
     lease::Inner,
     lends,
-    record::{Close, Kept},
+    record::{Change, Close, Kept},
     room::Asker,
     steps::{self, Holding, Place, Seen, State, Write},
     trouble::Trouble,
@@ -134,11 +134,11 @@ impl Saving {
                     true => unsure,
                     false => close == Close::Stands,
                 };
-                return Ok(if was_saved {
-                    Saved::Done
-                } else {
-                    Saved::Another
-                });
+                if !was_saved {
+                    return Ok(Saved::Another);
+                }
+                self.leave_others(&seen);
+                return Ok(Saved::Done);
             }
             // Another grant of this owner is not this one's to release.
             let releases = self.releases && holding == self.mine();
@@ -146,6 +146,7 @@ impl Saving {
                 Close::Refused => Saved::Later,
                 _ => Saved::Done,
             };
+            let close_stands = close == Close::Stands;
             let write = match close {
                 Close::Refused | Close::Stands => None,
                 Close::Keep(text) => {
@@ -154,10 +155,13 @@ impl Saving {
                 }
                 Close::Change(change) => Some(Write::Change(change)),
             };
-            let old = match &write {
-                Some(Write::Change(super::record::Change::Write(_))) | None => 0,
-                Some(_) => seen.lease,
+            let mut left = match &write {
+                None => Vec::new(),
+                Some(_) => seen.leases(),
             };
+            if let Some(Write::Change(Change::Write(_))) = write {
+                left.retain(|lease| *lease != seen.lease);
+            }
             let marks = mark.filter(|_| releases);
             let Some(step) = self.place.close(&seen, holding, write, releases, marks) else {
                 if is_guess {
@@ -165,6 +169,7 @@ impl Saving {
                     is_guess = false;
                     continue;
                 }
+                self.leave_others(&seen);
                 return Ok(saved);
             };
             let connection = shared.link.connection().await?;
@@ -173,8 +178,10 @@ impl Saving {
                     if marks.is_some() {
                         shared.agenda.marked(self.place.mark.clone());
                     }
-                    if old != 0 && Some(old) != lease {
-                        shared.undo(super::undo::Undo::lease(old));
+                    left.retain(|left| Some(*left) != lease);
+                    lends::leave(shared, left);
+                    if close_stands {
+                        self.leave_others(&seen);
                     }
                     return Ok(saved);
                 }
@@ -197,6 +204,15 @@ impl Saving {
                 }
             }
         }
+    }
+
+    /// It was saved by an earlier step, whose answer got lost: the leases that nothing needs since.
+    fn leave_others(&self, seen: &Seen) {
+        let granted = self.inner.as_ref().and_then(|inner| inner.granted());
+        let mut left = granted.map(|g| g.seen.leases()).unwrap_or_default();
+        let needed = seen.leases();
+        left.retain(|lease| !needed.contains(lease));
+        lends::leave(&self.shared, left);
     }
 
     /// Under the grant that is named.

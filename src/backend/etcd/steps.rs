@@ -42,9 +42,11 @@
 //! - **H**. *What comes late has no effect*. A transaction whose answer got lost compares the record's
 //!   revision. A repetition of it changed that, or did not need to. Behind an undo, a grant finds the mark
 //!   of its owner, and an open finds its node gone, which never comes back with its revision.
-//! - **I**. *A lease is for one record*. Who takes a record out, or writes it with another lease, revokes the
-//!   lease that it had, when it was told so: then nothing hangs on it, and no later step names it
-//!   ([`lends`](super::lends)). A forget or withdrawal that leaves something keeps the lease with it.
+//! - **I**. *A lease is for one record*, and what it was granted for goes on by it: an orphan whose place was
+//!   taken is put back with its own. Who ends a record revokes its lease and those of what it took the
+//!   place of, when it was told so: then nothing hangs on them, and no later step names them
+//!   ([`lends`](super::lends)). A lease that is left over, since nobody was told, ends by itself, with
+//!   nothing on it.
 //!
 //! The end of a record is that of its lease. It is the server's to keep, so no clock but that of the
 //! leader counts; it ends up to a second late.
@@ -59,7 +61,7 @@ use etcd_client::{
 use super::{
     names::{self, Names},
     nodes,
-    record::{Change, Kept},
+    record::{Before, Change, Kept},
     trouble::Trouble,
 };
 use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
@@ -121,6 +123,18 @@ impl Seen {
                 kept: Some(Kept::read(kv.value(), kv.mod_revision())?),
             }),
         }
+    }
+
+    /// Of what a record of this owner takes the place, and the leases that nothing needs then.
+    pub(super) fn before(&self, by: &str) -> (Before, Vec<i64>) {
+        Before::of(self.kept.as_ref(), self.lease, by)
+    }
+
+    /// All leases that end with it.
+    pub(super) fn leases(&self) -> Vec<i64> {
+        let mut leases = self.kept.as_ref().map(Kept::leases).unwrap_or_default();
+        leases.push(self.lease);
+        leases
     }
 
     fn is_still(&self, record: &str) -> Compare {
@@ -247,6 +261,10 @@ fn changed(record: &str, change: Change) -> TxnOp {
     match change {
         Change::Write(text) => {
             let put = PutOptions::new().with_ignore_lease();
+            TxnOp::put(record, text, Some(put))
+        }
+        Change::PutBack(text, lease) => {
+            let put = PutOptions::new().with_lease(lease);
             TxnOp::put(record, text, Some(put))
         }
         Change::Delete => TxnOp::delete(record, None),

@@ -227,17 +227,27 @@ impl Withdraw {
     async fn run(&self, shared: &Shared, node: &str, grave: &Grave) -> Result<(), Trouble> {
         let Opens { record, owner, .. } = &self.opens;
         let mut mark = grave.mark.as_deref();
+        let mut has_end = true;
         loop {
             let seen = steps::was_loaded(&shared.txn(steps::load(record)).await?)?;
             let kept = seen.kept.as_ref();
-            let change = kept.and_then(|kept: &Kept| kept.withdrawn(owner));
-            let deletes = matches!(change, Some(Change::Delete));
+            let change = match kept.and_then(|kept: &Kept| kept.withdrawn(owner)) {
+                // Its own time is over.
+                Some(Change::PutBack(..)) if !has_end => Some(Change::Delete),
+                change => change,
+            };
+            let is_put_back = matches!(change, Some(Change::PutBack(..)));
+            let ends = is_put_back || matches!(change, Some(Change::Delete));
             let marks = mark.map(|mark| (mark, grave.lease));
             let step = steps::withdraw(record, &seen, change, node, marks);
             match shared.txn(step).await {
                 Ok(answer) if answer.succeeded() => {}
                 // The record has changed.
                 Ok(_) => continue,
+                Err(trouble) if trouble.lease_gone && is_put_back => {
+                    has_end = false;
+                    continue;
+                }
                 // No put can use it any more.
                 Err(trouble) if trouble.lease_gone && mark.is_some() => {
                     mark = None;
@@ -254,11 +264,10 @@ impl Withdraw {
             if let Some(mark) = mark {
                 shared.agenda.marked(mark.into());
             }
-            // What was put back keeps the lease that was there.
-            if deletes {
+            if ends {
                 lends::give_back(shared, seen.lease).await;
             }
-            if seen.lease != self.lease {
+            if !seen.leases().contains(&self.lease) {
                 lends::give_back(shared, self.lease).await;
             }
             return Ok(());
