@@ -368,8 +368,62 @@ async fn dropped_attempts_leave_neither_records_nor_leases() {
     until("no lease is left over", async || server.leases().len() == 2).await;
 }
 
-/// Connections break all the time: every key comes to one result, whoever runs knows of those who
-/// began before, and nothing but results is left.
+/// Requests for so many keys, four for each, over these clients: every key comes to one result, and
+/// whoever runs knows of those who began before. Returns when all have their answer.
+async fn one_result_each(backends: &[EtcdBackend], from: u64, keys: u64) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..keys * 4 {
+        let backend = backends[n as usize % backends.len()].clone();
+        tasks.spawn(async move {
+            let (n, key) = (n % keys, key(from + n % keys));
+            loop {
+                let request = patient(&key, LONG);
+                match backend.acquire_or_load(&request, Some(&opening("x"))).await {
+                    Ok(Found::Record(record)) => return (n, record.token, 0),
+                    Ok(Found::Lease { lease, previous }) => {
+                        // Whoever began here also saves, until it hears that it did.
+                        assert!(previous.is_none(), "{previous:?}");
+                        let save = keep(&request, &lease, "result");
+                        while let Err(error) = backend.save_and_release(&save).await {
+                            assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
+                        }
+                        return (n, lease.fencing_token(), 1);
+                    }
+                    Ok(Found::Held { .. }) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
+                    }
+                }
+            }
+        });
+    }
+    let mut results = vec![Vec::new(); keys as usize];
+    let mut runs = vec![0; keys as usize];
+    while let Some(done) = tasks.join_next().await {
+        let (n, token, ran) = done.unwrap();
+        results[n as usize].push(token);
+        runs[n as usize] += ran;
+    }
+    for n in 0..keys as usize {
+        assert_eq!(runs[n], 1, "runs of key {n}");
+        results[n].dedup();
+        assert_eq!(results[n].len(), 1, "results of key {n}");
+    }
+}
+
+async fn until_only_results_are_left(server: &Etcd, keys: u64, clients: usize) {
+    until("nothing but results is left", async || {
+        let left = server.keys_left(PREFIX);
+        left.len() == keys as usize && left.iter().all(|name| name.contains("/rec/"))
+    })
+    .await;
+    until("nor a lease but theirs", async || {
+        server.leases().len() <= keys as usize + clients
+    })
+    .await;
+}
+
+/// Connections break all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_break_and_every_key_has_one_result() {
     const KEYS: u64 = 40;
@@ -386,53 +440,43 @@ async fn connections_break_and_every_key_has_one_result() {
             }
         }
     });
-    let mut tasks = tokio::task::JoinSet::new();
-    for n in 0..KEYS * 4 {
-        let backend = backend.clone();
-        tasks.spawn(async move {
-            let key = key(n % KEYS);
-            loop {
-                let request = patient(&key, LONG);
-                match backend.acquire_or_load(&request, Some(&opening("x"))).await {
-                    Ok(Found::Record(record)) => return (n % KEYS, record.token, 0),
-                    Ok(Found::Lease { lease, previous }) => {
-                        // Whoever began here also saves, until it hears that it did.
-                        assert!(previous.is_none(), "{previous:?}");
-                        let save = keep(&request, &lease, "result");
-                        while let Err(error) = backend.save_and_release(&save).await {
-                            assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
-                        }
-                        return (n % KEYS, lease.fencing_token(), 1);
-                    }
-                    Ok(Found::Held { .. }) => {}
-                    Err(error) => {
-                        assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
-                    }
-                }
-            }
-        });
-    }
-    let mut results = vec![Vec::new(); KEYS as usize];
-    let mut runs = vec![0; KEYS as usize];
-    while let Some(done) = tasks.join_next().await {
-        let (n, token, ran) = done.unwrap();
-        results[n as usize].push(token);
-        runs[n as usize] += ran;
-    }
+    one_result_each(&[backend.clone()], 0, KEYS).await;
     over.store(true, Ordering::Relaxed);
     breaks.join().unwrap();
-    for n in 0..KEYS {
-        assert_eq!(runs[n as usize], 1, "runs of key {n}");
-        results[n as usize].dedup();
-        assert_eq!(results[n as usize].len(), 1, "results of key {n}");
+    until_only_results_are_left(&server, KEYS, 1).await;
+}
+
+/// Members are killed and come back, the leader first.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_die_and_every_key_has_one_result() {
+    const KEYS: u64 = 60;
+    let server = Arc::new(Etcd::cluster(3));
+    let mut backends = Vec::new();
+    for _ in 0..2 {
+        let backend = connect_with(&server.url(), Duration::from_secs(4)).await;
+        hold(&backend, &key("before"))
+            .await
+            .release()
+            .await
+            .unwrap();
+        backends.push(backend);
     }
-    until("nothing but results is left", async || {
-        let left = server.keys_left(PREFIX);
-        left.len() == KEYS as usize && left.iter().all(|name| name.contains("/rec/"))
-    })
-    .await;
-    until("nor a lease but theirs", async || {
-        server.leases().len() <= KEYS as usize + 1
-    })
-    .await;
+    let deaths = std::thread::spawn({
+        let server = server.clone();
+        move || {
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(fastrand::u64(20..200)));
+                server.kill(server.leader());
+                std::thread::sleep(Duration::from_millis(1500));
+                server.restart();
+            }
+        }
+    });
+    for round in 0..3 {
+        one_result_each(&backends, round * KEYS, KEYS).await;
+    }
+    tokio::task::spawn_blocking(move || deaths.join().unwrap())
+        .await
+        .unwrap();
+    until_only_results_are_left(&server, KEYS * 3, 2).await;
 }
