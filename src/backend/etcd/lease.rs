@@ -271,7 +271,10 @@ impl Inner {
         let (stands, kept) = tokio::join!(self.stands(shared), self.session.refresh(shared, since));
         let gone = kept.as_ref().is_err_and(|trouble| trouble.lease_gone);
         if gone || !stands?.0 {
-            self.lose(self.session.loss().unwrap_or(Loss::Revoked));
+            // By a release or a save of this moment, it is no loss.
+            if self.is_watched() {
+                self.lose(self.session.loss().unwrap_or(Loss::Revoked));
+            }
             return Ok(());
         }
         kept?;

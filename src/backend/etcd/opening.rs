@@ -202,6 +202,7 @@ pub(super) async fn grant(
         }
     };
     let mut tries = Tries::new(&shared, &waiter);
+    let mut sent = Instant::now();
     loop {
         if !waiter.is_wanted() {
             return Err(Trouble::replaced());
@@ -216,7 +217,6 @@ pub(super) async fn grant(
                 let Some(reserved) = loads.has_opened(node, &state.seen)? else {
                     return Ok(Asked::Else(state));
                 };
-                let sent = Instant::now();
                 return Ok(Asked::Granted(Grant {
                     stand,
                     reserved,
@@ -239,7 +239,7 @@ pub(super) async fn grant(
         let lease = open.as_ref().map(|(_, lease)| *lease);
         let step = place.grant(&state.seen, (&value, session.id), open);
         let connection = shared.link.connection().await?;
-        let sent = Instant::now();
+        sent = Instant::now();
         let answer = match connection.txn(step).await {
             Ok(answer) => answer,
             Err(trouble) => {

@@ -137,7 +137,7 @@ impl Saving {
                 if !was_saved {
                     return Ok(Saved::Another);
                 }
-                self.leave_others(&seen);
+                self.leave_others(&seen, lease.filter(|_| !unsure));
                 return Ok(Saved::Done);
             }
             // Another grant of this owner is not this one's to release.
@@ -169,7 +169,7 @@ impl Saving {
                     is_guess = false;
                     continue;
                 }
-                self.leave_others(&seen);
+                self.leave_others(&seen, lease.filter(|_| !unsure && close_stands));
                 return Ok(saved);
             };
             let connection = shared.link.connection().await?;
@@ -181,7 +181,7 @@ impl Saving {
                     left.retain(|left| Some(*left) != lease);
                     lends::leave(shared, left);
                     if close_stands {
-                        self.leave_others(&seen);
+                        self.leave_others(&seen, lease.filter(|_| !unsure));
                     }
                     return Ok(saved);
                 }
@@ -207,9 +207,11 @@ impl Saving {
     }
 
     /// It was saved by an earlier step, whose answer got lost: the leases that nothing needs since.
-    fn leave_others(&self, seen: &Seen) {
+    /// `lent`: one that this needed not.
+    fn leave_others(&self, seen: &Seen, lent: Option<i64>) {
         let granted = self.inner.as_ref().and_then(|inner| inner.granted());
         let mut left = granted.map(|g| g.seen.leases()).unwrap_or_default();
+        left.extend(lent);
         let needed = seen.leases();
         left.retain(|lease| !needed.contains(lease));
         lends::leave(&self.shared, left);

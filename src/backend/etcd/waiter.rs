@@ -401,7 +401,12 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
+    use crate::{
+        backend::Mode,
+        key::LockKey,
+        lease::{FencingToken, OwnerToken},
+        record::RecordState,
+    };
 
     fn waiter() -> Waiter {
         let names = Names::new("", &LockKey::new("order", 7));
@@ -411,6 +416,34 @@ mod tests {
 
     fn ticks(waiter: &Waiter, count: u32) -> Vec<Tick> {
         (0..count).map(|_| waiter.tick()).collect()
+    }
+
+    #[test]
+    fn a_result_that_is_older_than_its_look_is_not_for_it() {
+        let record = |state, token| {
+            let token = FencingToken::new(token).unwrap();
+            Some(Record::new(state, token, "x"))
+        };
+        let (open, closed) = (RecordState::Open, RecordState::Closed);
+        let waiter = waiter();
+        waiter.saw(18, record(open, 17));
+        waiter.hears(16, record(closed, 12).as_ref());
+        waiter.hears(18, record(closed, 12).as_ref());
+        assert_eq!(waiter.open_record(), record(open, 17));
+        assert!(lock(&waiter.told).result.is_none());
+        waiter.hears(20, None);
+        assert_eq!(waiter.open_record(), None);
+        waiter.hears(22, record(open, 21).as_ref());
+        assert_eq!(waiter.open_record(), record(open, 21));
+        waiter.hears(24, record(closed, 21).as_ref());
+        assert_eq!(waiter.open_record(), None);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let news = runtime.block_on(waiter.news());
+        assert!(
+            matches!(news, News::Result(result) if Some(&result) == record(closed, 21).as_ref())
+        );
     }
 
     #[test]

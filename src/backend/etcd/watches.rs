@@ -199,6 +199,24 @@ mod tests {
         Request::Create { id, node, from }
     }
 
+    /// Its past may be more than a client takes in one answer.
+    #[test]
+    fn a_record_is_watched_anew_without_its_past() {
+        let mut watches = Watches::default();
+        let asked = watches.take(Order::Watch {
+            ticket: 1,
+            of: of("a", false),
+            from: 18,
+            target: Target::Loader(Weak::new()),
+        });
+        assert_eq!(asked, Some(create(1, 0)));
+        assert_eq!(watches.begins(1, 17).len(), 0, "nothing was written since");
+        for now in [30, 40] {
+            assert_eq!(watches.all(), [create(1, 0)]);
+            assert_eq!(watches.begins(1, now).len(), 1, "whoever waits looks");
+        }
+    }
+
     #[test]
     fn a_watch_that_begins_after_its_read_has_a_gap() {
         let mut watches = Watches::default();

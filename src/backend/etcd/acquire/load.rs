@@ -82,6 +82,7 @@ impl Attempt<'_> {
             if !self.waiter.puts(&session) {
                 return Err(Trouble::replaced());
             }
+            self.expect_life();
             let asked = shared.see_through(opening::grant(
                 shared.clone(),
                 loads.clone(),
@@ -90,7 +91,6 @@ impl Attempt<'_> {
                 state,
                 self.waiter.clone(),
             ));
-            self.expect_life();
             state = match asked.await {
                 Ok(Ok(Asked::Granted(grant))) => {
                     return self.granted(grant.stand, grant.sent, Some(grant.reserved));
@@ -152,6 +152,7 @@ impl Attempt<'_> {
             return Ok(Turn::Again);
         }
         let shared = self.shared();
+        self.expect_life();
         let opened = shared.see_through(opening::open(
             shared.clone(),
             loads,
@@ -159,7 +160,6 @@ impl Attempt<'_> {
             seen,
             self.waiter.clone(),
         ));
-        self.expect_life();
         match opened.await {
             Ok(Ok(Opened::Granted(grant))) => {
                 self.granted(grant.stand, grant.sent, Some(grant.reserved))

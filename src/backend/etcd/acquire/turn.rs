@@ -41,6 +41,8 @@ impl Attempt<'_> {
         if !self.waiter.puts(&session) {
             return Err(Trouble::replaced());
         }
+        // Before it can be answered, which ends this.
+        self.expect_life();
         // It goes on to its answer when this future does not.
         let put = shared.see_through(put::put(
             shared.clone(),
@@ -49,7 +51,6 @@ impl Attempt<'_> {
             old,
             self.waiter.clone(),
         ));
-        self.expect_life();
         let put = put.await;
         let (put, seen, sent) = match put {
             Ok(Ok(put)) => put,
