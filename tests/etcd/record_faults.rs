@@ -203,15 +203,15 @@ async fn what_was_granted_unheard_is_taken_back_with_its_record() {
         let leases = server.leases().len();
         let (mut heard, mut opened) = (0, 0);
         // The look is answered, the lease is, or neither; and the grant took place, or not.
-        for wait in (4..40).map(|n| n * 400) {
+        for wait in (8..30).map(|n| n * 4) {
             let request = AcquireRequest::new(key(n), LONG);
             let open = opening("unheard");
-            proxy.set_latency(Duration::from_micros(500), Duration::from_micros(500));
+            proxy.set_latency(Duration::from_millis(10), Duration::from_millis(10));
             let asking = tokio::spawn({
                 let (backend, open) = (backend.clone(), open.clone());
                 async move { backend.acquire_or_load(&request, Some(&open)).await }
             });
-            tokio::time::sleep(Duration::from_micros(wait)).await;
+            tokio::time::sleep(Duration::from_millis(wait)).await;
             proxy.drop_down();
             match asking.await.unwrap() {
                 Ok(Found::Lease { lease, .. }) => {
@@ -310,16 +310,16 @@ async fn a_late_attempt_opens_nothing() {
     let proxy = TcpProxy::start(server.address(0));
     let backend = settled(&proxy).await;
     let mut marks = 0;
-    for wait in (0..24).map(|n| n * 300) {
+    for wait in (9..40).map(|n| n * 2) {
         let request = AcquireRequest::new(key(1), LONG);
         let open = opening("late");
-        proxy.set_latency(Duration::from_micros(500), Duration::from_micros(500));
+        proxy.set_latency(Duration::from_millis(5), Duration::from_millis(5));
         let asking = tokio::spawn({
             let backend = backend.clone();
             let dropped = async move { backend.acquire_or_load(&request, Some(&open)).await };
-            tokio::time::timeout(Duration::from_millis(50), dropped)
+            tokio::time::timeout(Duration::from_millis(200), dropped)
         });
-        tokio::time::sleep(Duration::from_micros(wait)).await;
+        tokio::time::sleep(Duration::from_millis(wait)).await;
         // What is sent from now on waits in the network; new connections are well.
         proxy.strand();
         if let Ok(Ok(Found::Lease { lease, .. })) = asking.await.unwrap() {
