@@ -253,12 +253,12 @@ fn heard(
         if let (Some(Target::Loader(_)), Some(kv)) = (loaders.first(), event.kv()) {
             let is_put = event.event_type() == EventType::Put;
             let kept = is_put.then(|| Kept::read(kv.value(), kv.mod_revision()));
-            let record = kept.and_then(|kept| kept.ok()?.record());
+            let kept = kept.and_then(Result::ok);
             for loader in loaders {
                 if let Target::Loader(waiter) = loader
                     && let Some(waiter) = waiter.upgrade()
                 {
-                    waiter.hears(kv.mod_revision(), record.as_ref());
+                    waiter.hears(kv.mod_revision(), kept.as_ref());
                 }
             }
             continue;

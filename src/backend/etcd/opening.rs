@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     lease::FencingToken,
-    record::{Opening, Record},
+    record::{Opening, Record, Results},
 };
 
 /// One owner that asks for a key and its record.
@@ -25,8 +25,8 @@ use crate::{
 pub(super) struct Loads {
     pub(super) place: Arc<Place>,
     pub(super) open: Option<Opening>,
-    /// Results are for it, also those for who waits.
-    pub(super) waited: bool,
+    /// The token that was held when it began to wait, if it did.
+    pub(super) since: Option<FencingToken>,
 }
 
 /// What a state of the key means to who asks for it.
@@ -68,16 +68,23 @@ impl Loads {
             return Ok(Next::Stood);
         }
         let is_free = state.first.is_none();
-        if let Some(kept) = &state.seen.kept {
-            let found = match is_free {
-                true => kept.stays(&self.place.owner, self.open.as_ref(), !self.waited),
-                false => kept.result(),
-            };
-            if let Some(record) = found {
-                return Ok(Next::Found(record));
-            }
+        if let Some(record) = self.found(&state.seen, is_free) {
+            return Ok(Next::Found(record));
         }
         Ok(if is_free { Next::Grant } else { Next::Wait })
+    }
+
+    /// For whom results are that it wants.
+    pub(super) fn results(&self) -> Results {
+        self.open.as_ref().map_or(Results::ForAll, |open| open.results)
+    }
+
+    /// The record that answers it.
+    pub(super) fn found(&self, seen: &Seen, is_free: bool) -> Option<Record> {
+        let kept = seen.kept.as_ref()?;
+        let orphan = || kept.orphan(&self.place.owner, self.open.as_ref());
+        kept.result(self.results(), self.since)
+            .or_else(|| if is_free { orphan() } else { None })
     }
 
     /// A grant without an opening, beside what was seen.
@@ -294,8 +301,7 @@ pub(super) async fn open(
         if !waiter.is_wanted() {
             return Err(Trouble::replaced());
         }
-        let kept = seen.kept.as_ref();
-        if let Some(record) = kept.and_then(|k| k.stays(&place.owner, loads.open.as_ref(), false)) {
+        if let Some(record) = loads.found(&seen, true) {
             tries.in_vain().await;
             return Ok(Opened::Found(record));
         }

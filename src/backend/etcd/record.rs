@@ -47,8 +47,17 @@ pub(super) enum Before {
         /// Token and lease of what that one had taken the place of.
         fence: Option<(FencingToken, i64)>,
     },
+    /// Not for who took its place, but for those who waited for its holder.
+    Result {
+        token: FencingToken,
+        bytes: Bytes,
+        lease: i64,
+    },
     Fence(FencingToken, i64),
 }
+
+/// Of longer results only the token is kept when another takes their place.
+const SHORT: usize = 256;
 
 /// What a save comes to.
 #[derive(PartialEq, Eq)]
@@ -91,6 +100,11 @@ impl Before {
 
     fn from(kept: Kept, lease: i64) -> Self {
         match kept.what {
+            What::Closed(bytes) if bytes.len() <= SHORT => Self::Result {
+                token: kept.token,
+                bytes,
+                lease,
+            },
             What::Closed(_) | What::Fence => Self::Fence(kept.token, lease),
             What::Open {
                 owner,
@@ -103,9 +117,9 @@ impl Before {
                 lease,
                 fence: match before {
                     Self::Nothing => None,
-                    Self::Orphan { token, lease, .. } | Self::Fence(token, lease) => {
-                        Some((token, lease))
-                    }
+                    Self::Orphan { token, lease, .. }
+                    | Self::Result { token, lease, .. }
+                    | Self::Fence(token, lease) => Some((token, lease)),
                 },
             },
         }
@@ -116,21 +130,23 @@ impl Before {
             Self::Orphan { token, bytes, .. } => {
                 Some(Record::new(RecordState::Open, *token, bytes.clone()))
             }
-            Self::Nothing | Self::Fence(..) => None,
+            Self::Nothing | Self::Result { .. } | Self::Fence(..) => None,
         }
     }
 
     fn lease(&self) -> i64 {
         match self {
             Self::Nothing => 0,
-            Self::Orphan { lease, .. } | Self::Fence(_, lease) => *lease,
+            Self::Orphan { lease, .. } | Self::Result { lease, .. } | Self::Fence(_, lease) => {
+                *lease
+            }
         }
     }
 
     fn leases(&self) -> Vec<i64> {
         let fence = match self {
             Self::Orphan { fence, .. } => fence.map(|(_, lease)| lease),
-            Self::Nothing | Self::Fence(..) => None,
+            Self::Nothing | Self::Result { .. } | Self::Fence(..) => None,
         };
         let leases = [Some(self.lease()), fence].into_iter().flatten();
         leases.filter(|lease| *lease != 0).collect()
@@ -141,6 +157,7 @@ impl Before {
         let (token, what) = match self {
             Self::Nothing => return None,
             Self::Fence(token, _) => (*token, What::Fence),
+            Self::Result { token, bytes, .. } => (*token, What::Closed(bytes.clone())),
             Self::Orphan {
                 token,
                 owner,
@@ -209,24 +226,34 @@ impl Kept {
         Some(Record::new(state, self.token, bytes.clone()))
     }
 
-    /// The result, if it is one.
-    pub(super) fn result(&self) -> Option<Record> {
-        self.record().filter(Record::is_closed)
+    /// The result for who asks for such ones; `since`: the token of the holder for whom it waits, if
+    /// it does.
+    pub(super) fn result(&self, results: Results, since: Option<FencingToken>) -> Option<Record> {
+        let (token, bytes) = match &self.what {
+            What::Closed(bytes) => (self.token, bytes),
+            What::Open {
+                before: Before::Result { token, bytes, .. },
+                ..
+            } => (*token, bytes),
+            What::Open { .. } | What::Fence => return None,
+        };
+        let is_for_it = match results {
+            Results::ForAll => matches!(self.what, What::Closed(_)),
+            Results::ForWaiting => since.is_some_and(|since| token >= since),
+        };
+        is_for_it.then(|| Record::new(RecordState::Closed, token, bytes.clone()))
     }
 
-    /// What is returned to this owner rather than a grant, where nobody holds the key. `at_once`:
-    /// and nobody waits, nor did this owner.
-    pub(super) fn stays(&self, by: &str, open: Option<&Opening>, at_once: bool) -> Option<Record> {
-        let stays = match (&self.what, open) {
-            (What::Closed(_), Some(open)) => !at_once || open.results == Results::ForAll,
-            (What::Closed(_), None) => true,
-            (What::Fence, _) | (What::Open { .. }, None) => false,
-            (What::Open { owner, bytes, .. }, Some(open)) => match open.orphans {
-                Orphans::Replace => false,
-                _ if owner == by => false,
-                Orphans::ReplaceEqual => *bytes != open.bytes,
-                Orphans::Keep => true,
-            },
+    /// The orphan that is returned to this owner rather than a grant, where nobody holds the key.
+    pub(super) fn orphan(&self, by: &str, open: Option<&Opening>) -> Option<Record> {
+        let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
+            return None;
+        };
+        let stays = match open.orphans {
+            Orphans::Replace => false,
+            _ if owner == by => false,
+            Orphans::ReplaceEqual => *bytes != open.bytes,
+            Orphans::Keep => true,
         };
         if stays { self.record() } else { None }
     }
@@ -437,11 +464,13 @@ mod tests {
             all.extend(&left);
             (text(kept.withdrawn("me")).unwrap(), all, left)
         };
+        let long = format!("c 17 {}", "x".repeat(SHORT + 1));
         for (before, back, all, left) in [
             ("", "gone", vec![], vec![]),
             ("o 17 ab 0 0 old", "o 17 ab 0 0 old on 9", vec![9], vec![]),
-            // A result that was not for it is over, but its token counts.
-            ("c 17 result", "f 17  on 9", vec![9], vec![]),
+            // A result that was not for it; of a long one, the token.
+            ("c 17 result", "c 17 result on 9", vec![9], vec![]),
+            (&long, "f 17  on 9", vec![9], vec![]),
             ("f 17 ", "f 17  on 9", vec![9], vec![]),
             // What an orphan had replaced itself.
             (
@@ -503,27 +532,43 @@ mod tests {
     }
 
     #[test]
-    fn records_stay_as_the_opening_says() {
-        let stays = |record: &str, open: Option<Opening>, at_once| {
-            of(record).stays("me", open.as_ref(), at_once).is_some()
-        };
-        let open = |orphans| Some(Opening::new("same", LONG).with_orphans(orphans));
-        for at_once in [true, false] {
-            for (record, orphans, expected) in [
-                ("o 1 ab 0 0 same", Orphans::Replace, false),
-                ("o 1 ab 0 0 other", Orphans::ReplaceEqual, true),
-                ("o 1 ab 0 0 same", Orphans::ReplaceEqual, false),
-                ("o 1 ab 0 0 same", Orphans::Keep, true),
-                ("o 1 me 0 0 same", Orphans::Keep, false),
-                ("f 1 ", Orphans::Keep, false),
-                ("c 1 x", Orphans::Replace, true),
-            ] {
-                assert_eq!(stays(record, open(orphans), at_once), expected, "{record}");
+    fn orphans_stay_as_the_opening_says() {
+        for (record, orphans, expected) in [
+            ("o 1 ab 0 0 same", Orphans::Replace, false),
+            ("o 1 ab 0 0 other", Orphans::ReplaceEqual, true),
+            ("o 1 ab 0 0 same", Orphans::ReplaceEqual, false),
+            ("o 1 ab 0 0 same", Orphans::Keep, true),
+            ("o 1 me 0 0 same", Orphans::Keep, false),
+            ("f 1 ", Orphans::Keep, false),
+            ("c 1 x", Orphans::Keep, false),
+        ] {
+            let open = Opening::new("same", LONG).with_orphans(orphans);
+            let orphan = of(record).orphan("me", Some(&open));
+            assert_eq!(orphan.is_some(), expected, "{record}");
+            assert!(of(record).orphan("me", None).is_none());
+        }
+    }
+
+    #[test]
+    fn results_are_for_all_or_for_those_who_waited() {
+        for (record, since, for_all, for_waiting) in [
+            ("c 17 x", None, true, false),
+            ("c 17 x", Some(17), true, true),
+            ("c 17 x", Some(18), true, false),
+            // A newcomer has taken its place.
+            ("o 19 ab 9 6 c 17 xnew", None, false, false),
+            ("o 19 ab 9 6 c 17 xnew", Some(16), false, true),
+            ("o 19 ab 9 6 c 17 xnew", Some(18), false, false),
+            ("o 19 ab 9 5 f 17 new", Some(16), false, false),
+            ("f 17 ", Some(16), false, false),
+        ] {
+            let result = |results| of(record).result(results, since.map(token));
+            let found = [result(Results::ForAll), result(Results::ForWaiting)];
+            let expected = [for_all, for_waiting];
+            assert_eq!(found.clone().map(|r| r.is_some()), expected, "{record} {since:?}");
+            for result in found.into_iter().flatten() {
+                assert_eq!((result.token, &*result.bytes), (token(17), &b"x"[..]));
             }
-            let waiting = Opening::new("", LONG).with_results(Results::ForWaiting);
-            assert_eq!(stays("c 1 x", Some(waiting), at_once), !at_once);
-            assert!(stays("c 1 x", None, at_once));
-            assert!(!stays("o 1 ab 0 0 x", None, at_once));
         }
     }
 }

@@ -92,8 +92,8 @@ pub(super) struct State {
     pub(super) seen: Seen,
     /// Creation and lease of the own node.
     pub(super) own: Option<(i64, i64)>,
-    /// The one who holds, or is about to.
-    pub(super) first: Option<Vec<u8>>,
+    /// Name and creation of the node of the one who holds, or is about to.
+    pub(super) first: Option<(Vec<u8>, i64)>,
     pub(super) marked: bool,
 }
 
@@ -318,7 +318,7 @@ impl State {
             now,
             seen: Seen::of(record)?,
             own: (own.kvs().first()).map(|kv| (kv.create_revision(), kv.lease())),
-            first: first.kvs().first().map(|kv| kv.key().to_vec()),
+            first: (first.kvs().first()).map(|kv| (kv.key().to_vec(), kv.create_revision())),
             marked: mark.count() > 0,
         })
     }
@@ -326,8 +326,8 @@ impl State {
     pub(super) fn holding(&self, place: &Place) -> Holding {
         match (&self.first, self.own) {
             (None, _) => Holding::Nobody,
-            (Some(first), Some((revision, _))) if *first == place.node.as_bytes() => {
-                Holding::Me(revision)
+            (Some((first, _)), Some((own, _))) if *first == place.node.as_bytes() => {
+                Holding::Me(own)
             }
             _ => Holding::Another,
         }

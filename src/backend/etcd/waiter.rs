@@ -10,7 +10,11 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{names::Names, session::Session};
-use crate::{record::Record, sync::lock};
+use crate::{
+    lease::FencingToken,
+    record::{Record, Results},
+    sync::lock,
+};
 
 /// After how many ticks of the [agenda](super::agenda) a waiter that was told something, and does
 /// not take it, is taken for hung: 1 s.
@@ -57,6 +61,11 @@ struct Told {
     granted: bool,
     /// What was seen last of the record that it waits for too, at which revision of the store.
     seen: (i64, Option<Record>),
+    /// At which revision it was seen first.
+    came: i64,
+    /// Which results are for it, and the token that was held when it began to wait.
+    results: Results,
+    since: Option<FencingToken>,
     /// A result was saved while it waited.
     result: Option<Record>,
     /// Of the record it is not told any more.
@@ -79,6 +88,9 @@ pub(super) struct Traces {
     pub(super) tainted: bool,
     pub(super) session: Option<Arc<Session>>,
     pub(super) opening: Option<i64>,
+    since: Option<FencingToken>,
+    results: Results,
+    came: i64,
     evicted: bool,
 }
 
@@ -245,6 +257,9 @@ impl Waiter {
                     told.stand = left.stand;
                     told.session = left.session;
                     told.opening = left.opening;
+                    told.since = left.since;
+                    told.results = left.results;
+                    told.came = left.came;
                 }
                 continue;
             }
@@ -330,6 +345,9 @@ impl Waiter {
             tainted: told.tainted,
             session: told.session.clone(),
             opening: told.opening,
+            since: told.since,
+            results: told.results,
+            came: told.came,
             evicted: told.evicted,
         }
     }
@@ -402,10 +420,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        backend::Mode,
+        backend::{Mode, etcd::record::Kept},
         key::LockKey,
-        lease::{FencingToken, OwnerToken},
-        record::RecordState,
+        lease::OwnerToken,
     };
 
     fn waiter() -> Waiter {
@@ -418,32 +435,45 @@ mod tests {
         (0..count).map(|_| waiter.tick()).collect()
     }
 
+    fn kept(text: &str) -> Kept {
+        Kept::read(text.as_bytes(), 0).ok().unwrap()
+    }
+
     #[test]
-    fn a_result_that_is_older_than_its_look_is_not_for_it() {
-        let record = |state, token| {
-            let token = FencingToken::new(token).unwrap();
-            Some(Record::new(state, token, "x"))
-        };
-        let (open, closed) = (RecordState::Open, RecordState::Closed);
+    fn a_result_that_is_older_than_it_is_not_for_it() {
         let waiter = waiter();
-        waiter.saw(18, record(open, 17));
-        waiter.hears(16, record(closed, 12).as_ref());
-        waiter.hears(18, record(closed, 12).as_ref());
-        assert_eq!(waiter.open_record(), record(open, 17));
+        waiter.saw(18, kept("o 17 ab 0 0 x").record());
+        waiter.hears(16, Some(&kept("c 12 x")));
+        waiter.hears(18, Some(&kept("c 12 x")));
+        assert_eq!(waiter.open_record(), kept("o 17 ab 0 0 x").record());
         assert!(lock(&waiter.told).result.is_none());
         waiter.hears(20, None);
         assert_eq!(waiter.open_record(), None);
-        waiter.hears(22, record(open, 21).as_ref());
-        assert_eq!(waiter.open_record(), record(open, 21));
-        waiter.hears(24, record(closed, 21).as_ref());
+        waiter.hears(22, Some(&kept("o 21 ab 0 0 x")));
+        assert_eq!(waiter.open_record(), kept("o 21 ab 0 0 x").record());
+        waiter.hears(24, Some(&kept("c 21 x")));
         assert_eq!(waiter.open_record(), None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
         let news = runtime.block_on(waiter.news());
-        assert!(
-            matches!(news, News::Result(result) if Some(&result) == record(closed, 21).as_ref())
-        );
+        let result = kept("c 21 x").record();
+        assert!(matches!(news, News::Result(heard) if Some(&heard) == result.as_ref()));
+    }
+
+    /// The look found what a newcomer has put in its place, and the news come behind.
+    #[test]
+    fn a_result_for_which_it_waited_is_for_it_when_another_has_taken_its_place() {
+        let waiter = waiter();
+        waiter.saw(18, kept("o 17 ab 0 0 x").record());
+        waiter.waits(Results::ForWaiting, FencingToken::new(17).unwrap());
+        waiter.hears(20, Some(&kept("c 15 x")));
+        assert!(lock(&waiter.told).result.is_none());
+        waiter.saw(26, kept("o 25 cd 0 0 x").record());
+        waiter.hears(24, Some(&kept("c 17 x")));
+        let heard = lock(&waiter.told).result.clone();
+        assert_eq!(heard, kept("c 17 x").record());
+        assert_eq!(waiter.open_record(), kept("o 25 cd 0 0 x").record());
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(in super::super) async fn acquire_or_load(
     let loads = Loads {
         place: place.into(),
         open: open.cloned(),
-        waited: false,
+        since: None,
     };
     Ok(match ask_for(client, request, Some(loads)).await? {
         End::Granted(lease) => {
@@ -61,11 +61,15 @@ impl Attempt<'_> {
         })
     }
 
+    fn loads(&self) -> Result<Loads, Trouble> {
+        let loads = self.loads.clone().ok_or_else(Trouble::strange)?;
+        let since = self.waiter.since();
+        Ok(Loads { since, ..loads })
+    }
+
     /// Asks without a node: nothing is put for a result, nor where it does not wait.
     pub(super) async fn first(&mut self) -> Result<Turn, Trouble> {
-        let Some(loads) = self.loads.clone() else {
-            return Err(Trouble::strange());
-        };
+        let loads = self.loads()?;
         let shared = self.shared();
         let mut state = State::of(&shared.txn(loads.place.look()).await?)?;
         loop {
@@ -75,7 +79,13 @@ impl Attempt<'_> {
             match loads.next(&state)? {
                 Next::Found(record) => return Ok(Turn::Found(record)),
                 Next::Wait if self.at_once.is_some() => return Ok(Turn::Contended),
-                Next::Wait | Next::Stood => return self.put(None).await,
+                Next::Wait | Next::Stood => {
+                    if let Some((_, holder)) = state.first {
+                        let since = opening::token(holder)?;
+                        self.waiter.waits(loads.results(), since);
+                    }
+                    return self.put(None).await;
+                }
                 Next::Grant => {}
             }
             let session = Sessions::get(shared, self.ttl).await?;
@@ -115,25 +125,20 @@ impl Attempt<'_> {
         seen: Option<Seen>,
         sent: Instant,
     ) -> Result<Turn, Trouble> {
-        let (Some(loads), Some(seen)) = (&mut self.loads, seen) else {
+        let (Some(_), Some(seen)) = (&self.loads, seen) else {
             return match blocker {
                 None => self.granted(stand, sent, None),
                 Some(blocker) => Ok(Turn::Waits(blocker)),
             };
         };
-        let kept = seen.kept.as_ref();
+        let loads = self.loads()?;
+        if let Some(record) = loads.found(&seen, blocker.is_none()) {
+            return Ok(Turn::Found(record));
+        }
         if let Some(blocker) = blocker {
-            loads.waited = true;
-            if let Some(result) = kept.and_then(|kept| kept.result()) {
-                return Ok(Turn::Found(result));
-            }
-            let record = kept.and_then(|kept| kept.record());
+            let record = seen.kept.as_ref().and_then(|kept| kept.record());
             self.waiter.saw(blocker.seen, record);
             return Ok(Turn::Waits(blocker));
-        }
-        let (owner, open) = (&loads.place.owner, loads.open.as_ref());
-        if let Some(record) = kept.and_then(|kept| kept.stays(owner, open, false)) {
-            return Ok(Turn::Found(record));
         }
         if let Some(reserved) = loads.has_opened(stand.revision, &seen)? {
             return self.granted(stand, sent, Some(reserved));
@@ -142,9 +147,7 @@ impl Attempt<'_> {
     }
 
     async fn open(&mut self, stand: Stand, seen: Seen) -> Result<Turn, Trouble> {
-        let Some(loads) = self.loads.clone() else {
-            return Err(Trouble::strange());
-        };
+        let loads = self.loads()?;
         if !self.waiter.works() {
             if self.waiter.is_replaced() {
                 return Err(Trouble::replaced());

@@ -1,7 +1,11 @@
 //! What a waiter knows of the record that it waits for too.
 
-use super::Waiter;
-use crate::{record::Record, sync::lock};
+use super::{super::record::Kept, Waiter};
+use crate::{
+    lease::FencingToken,
+    record::{Record, Results},
+    sync::lock,
+};
 
 impl Waiter {
     /// Something that is under way at its node begins; `false` if that is not its place any more.
@@ -32,24 +36,38 @@ impl Waiter {
         lock(&self.told).opening
     }
 
+    /// It has to wait, while this token is held.
+    pub(in super::super) fn waits(&self, results: Results, since: FencingToken) {
+        let mut told = lock(&self.told);
+        told.results = results;
+        told.since.get_or_insert(since);
+    }
+
+    pub(in super::super) fn since(&self) -> Option<FencingToken> {
+        lock(&self.told).since
+    }
+
     /// What a read of this revision saw of the record.
     pub(in super::super) fn saw(&self, revision: i64, record: Option<Record>) {
         let mut told = lock(&self.told);
+        if told.came == 0 {
+            told.came = revision;
+        }
         if revision > told.seen.0 {
             told.seen = (revision, record);
         }
     }
 
-    /// What the record says since this revision.
-    pub(in super::super) fn hears(&self, revision: i64, record: Option<&Record>) {
+    /// What the record says since this revision. It may have seen more by then.
+    pub(in super::super) fn hears(&self, revision: i64, kept: Option<&Kept>) {
         let mut told = lock(&self.told);
-        // Of what was before it came, it has seen more.
-        if revision <= told.seen.0 {
-            return;
+        if revision > told.seen.0 {
+            told.seen = (revision, kept.and_then(Kept::record));
         }
-        told.seen = (revision, record.cloned());
-        if record.is_some_and(Record::is_closed) {
-            told.result = record.cloned();
+        let is_new = told.results == Results::ForWaiting || revision > told.came;
+        let result = kept.and_then(|kept| kept.result(told.results, told.since));
+        if let Some(result) = result.filter(|_| is_new) {
+            told.result = Some(result);
             drop(told);
             self.woken.notify_one();
         }
