@@ -27,7 +27,7 @@ use super::{
 use crate::{
     backend::WaitBound,
     error::BoxError,
-    key::{Extraction, KeyExtractor, KeyRejection, LockKey, LockKeys},
+    key::{KeyExtractor, KeyRejection, LockKey, LockKeys},
     lease::Loss,
     manager::{Beginning, Begun, HeldLock, observe::count_idempotent},
     policy::OnLost,
@@ -66,14 +66,8 @@ impl Visit {
         R::Error: Into<BoxError>,
     {
         let (mut parts, body) = request.into_parts();
-        let keys = match extractor.extract(&mut parts) {
-            Extraction::Ready(keys) => keys,
-            Extraction::Pending(later) => {
-                let keys;
-                (parts, keys) = later.await;
-                keys
-            }
-        };
+        let extraction = extractor.extract(&mut parts);
+        let (parts, keys) = extraction.resolve(parts).await;
         let key = match keys {
             Ok(LockKeys::One(key)) if self.settings.route.outer(&parts, &key).is_none() => key,
             // Without a key, or within a layer of the same key, which does all of it.
@@ -151,7 +145,7 @@ impl Visit {
             if looks {
                 wish.wait = WaitBound::Fail;
             }
-            let begun = match route.manager.shared().begin(&wish, &opening).await {
+            let begun = match route.manager.shared().begin(&wish, Some(&opening)).await {
                 Ok(begun) => begun,
                 Err(error) => {
                     route.log(&error, key, parts);

@@ -176,6 +176,16 @@ pub enum Extraction {
     Pending(Pin<Box<dyn Future<Output = (Parts, ExtractResult)> + Send>>),
 }
 
+impl Extraction {
+    /// What became of `extract` for this head, and the head, whoever has it.
+    pub(crate) async fn resolve(self, parts: Parts) -> (Parts, ExtractResult) {
+        match self {
+            Self::Ready(result) => (parts, result),
+            Self::Pending(later) => later.await,
+        }
+    }
+}
+
 impl fmt::Debug for Extraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
