@@ -76,7 +76,9 @@ impl Loads {
 
     /// For whom results are that it wants.
     pub(super) fn results(&self) -> Results {
-        self.open.as_ref().map_or(Results::ForAll, |open| open.results)
+        self.open
+            .as_ref()
+            .map_or(Results::ForAll, |open| open.results)
     }
 
     /// The record that answers it.

@@ -565,7 +565,11 @@ mod tests {
             let result = |results| of(record).result(results, since.map(token));
             let found = [result(Results::ForAll), result(Results::ForWaiting)];
             let expected = [for_all, for_waiting];
-            assert_eq!(found.clone().map(|r| r.is_some()), expected, "{record} {since:?}");
+            assert_eq!(
+                found.clone().map(|r| r.is_some()),
+                expected,
+                "{record} {since:?}"
+            );
             for result in found.into_iter().flatten() {
                 assert_eq!((result.token, &*result.bytes), (token(17), &b"x"[..]));
             }
