@@ -192,7 +192,7 @@ impl Fleet {
         }
     }
 
-    /// So many wait, over both.
+    /// So many wait, over both: in the backend's queue, and not on their way to it.
     async fn waiting(&self, count: usize) {
         until("this many wait", || {
             let waiting = self
@@ -202,6 +202,28 @@ impl Fleet {
             waiting.map(|key| key.waiters).sum::<usize>() == count
         })
         .await;
+        soon("they are in the queue", async {
+            while self.queued().await != count as u64 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    /// How many stand in the backend's queue for report 7.
+    async fn queued(&self) -> u64 {
+        let mut waiters = 0;
+        for key in Self::keys() {
+            waiters += self.managers[0].inspect_key(&key).await.unwrap().waiters;
+        }
+        waiters
+    }
+
+    /// Of report 7, where it is not shared and where it is.
+    fn keys() -> [LockKey; 2] {
+        let report = LockKey::new("report", 7);
+        let shared = LockKey::from_values("report", [report.as_str(), "GET", ""]);
+        [report, shared]
     }
 
     /// So many requests, to both in turn.
@@ -233,10 +255,8 @@ impl Fleet {
             })
         })
         .await;
-        let report = LockKey::new("report", 7);
-        let shared = LockKey::from_values("report", [report.as_str(), "GET", ""]);
         soon("nothing is left", async {
-            for key in [report, shared] {
+            for key in Self::keys() {
                 loop {
                     let state = self.managers[0].inspect_key(&key).await.unwrap();
                     if state.holders.is_empty() && state.waiters == 0 {
