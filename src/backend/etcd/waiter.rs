@@ -1,6 +1,7 @@
 //! One acquire that asks and waits: where it stands at the server, and what it is told.
 
 mod loading;
+mod traces;
 
 use std::{
     fmt,
@@ -9,6 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
+pub(super) use self::traces::Traces;
 use super::{names::Names, session::Session};
 use crate::{
     lease::FencingToken,
@@ -80,18 +82,6 @@ pub(super) struct Stand {
     /// Of its creation: the place in the queue, and the token of the grant.
     pub(super) revision: i64,
     pub(super) session: Arc<Session>,
-}
-
-/// What has to be undone of an attempt.
-pub(super) struct Traces {
-    pub(super) stand: Option<Stand>,
-    pub(super) tainted: bool,
-    pub(super) session: Option<Arc<Session>>,
-    pub(super) opening: Option<i64>,
-    since: Option<FencingToken>,
-    results: Results,
-    came: i64,
-    evicted: bool,
 }
 
 /// Why a waiter was woken.
@@ -324,32 +314,6 @@ impl Waiter {
 
     pub(super) fn is_tainted(&self) -> bool {
         lock(&self.told).tainted
-    }
-
-    /// Its caller is gone. Whether anything of it is, or may come to be, at the server.
-    pub(super) fn leaves(&self) -> bool {
-        let mut told = lock(&self.told);
-        told.ticks = None;
-        told.left = true;
-        told.putting
-            || told.tainted
-            || told.stand.is_some()
-            || told.older.is_some()
-            || told.opening.is_some()
-    }
-
-    pub(super) fn traces(&self) -> Traces {
-        let told = lock(&self.told);
-        Traces {
-            stand: told.stand.clone(),
-            tainted: told.tainted,
-            session: told.session.clone(),
-            opening: told.opening,
-            since: told.since,
-            results: told.results,
-            came: told.came,
-            evicted: told.evicted,
-        }
     }
 
     /// Whether it stands by this session, or is about to.
