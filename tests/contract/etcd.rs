@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    passes,
+    keeps_records, passes,
     servers::{Etcd, TcpProxy},
 };
 
@@ -35,6 +35,13 @@ impl Cluster {
             slow: Mutex::default(),
             options,
         }
+    }
+
+    /// A server ends leases up to a second late, and with them records.
+    fn late() -> Self {
+        let mut this = Self::new();
+        this.options.slack = Duration::from_secs(6);
+        this
     }
 }
 
@@ -84,4 +91,14 @@ fn etcd_passes() {
 #[test]
 fn etcd_passes_erased() {
     passes(&Erased(Cluster::new()), NOT_APPLICABLE);
+}
+
+#[test]
+fn etcd_keeps_records() {
+    keeps_records(&Cluster::late());
+}
+
+#[test]
+fn etcd_keeps_records_erased() {
+    keeps_records(&Erased(Cluster::late()));
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tower_lock::{BackendErrorKind, EtcdBackend, Lease as _};
+use tower_lock::{BackendErrorKind, EtcdBackend, Lease as _, backend::LockingRecordStore as _};
 
 use crate::{
+    records::{begin, forget, record_name},
     servers::Etcd,
     support::{SLACK, hold, key, served, until_nothing_is_left, wait},
 };
@@ -49,6 +50,17 @@ async fn a_user_with_rights_under_the_prefix_suffices() {
     held.release().await.unwrap();
     let (lease, _) = served(waiting, SLACK).await;
     lease.release().await.unwrap();
+    for forgets in [false, true] {
+        let (request, lease, previous) = begin(&backend, &key(2)).await;
+        assert!(previous.is_none() != forgets);
+        if forgets {
+            let save = forget(&request, &lease);
+            backend.save_and_release(&save).await.unwrap();
+        } else {
+            lease.release().await.unwrap();
+        }
+    }
+    server.etcdctl(&["del", &record_name(&key(2))]);
     until_nothing_is_left(&server, SLACK).await;
 }
 

@@ -4,11 +4,15 @@ use std::{env, io, process::Command, time::Duration};
 
 use tokio::runtime::Runtime;
 use tower_lock::{
-    EtcdBackend, Lease as _, LockBackend as _, LockKey,
-    backend::{AcquireRequest, WaitBound},
+    BackendErrorKind, EtcdBackend, Lease as _, LockBackend as _, LockKey,
+    backend::{AcquireRequest, Found, LockingRecordStore as _, WaitBound},
+    record::{Opening, Save},
 };
 
-use crate::{servers::Process, support::keep};
+use crate::{
+    servers::Process,
+    support::{LONG, keep},
+};
 
 /// The URL of the server, where this binary runs as a client.
 const URL: &str = "TOWER_LOCK_TEST_CHILD";
@@ -46,6 +50,19 @@ impl Child {
         self.0.line().trim_start_matches("lost ").to_owned()
     }
 
+    /// The same, with an open record, and without renewing it.
+    pub(crate) fn begin(&mut self, key: &str, ttl: Duration) {
+        self.0.send(&format!("begin {key} {}", ttl.as_millis()));
+        assert!(self.0.wait_for("begun"), "{}", self.0.log());
+    }
+
+    /// Saves as what it has begun; whether that was accepted.
+    pub(crate) fn save(&mut self, bytes: &str) -> bool {
+        self.0.send(&format!("save {bytes}"));
+        assert!(self.0.wait_for("save was"), "{}", self.0.log());
+        self.0.log().trim_end().ends_with("accepted")
+    }
+
     /// So many waiters for this key, for a lock of this ttl.
     pub(crate) fn wait_for(&mut self, key: &str, waiters: usize, ttl: Duration) {
         let ttl = ttl.as_millis();
@@ -74,6 +91,7 @@ fn runs_as_it_is_told() {
     let backend = runtime.block_on(EtcdBackend::connect(&url)).unwrap();
     println!("connected");
     let mut held = Vec::new();
+    let mut begun = None;
     for line in io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -94,6 +112,30 @@ fn runs_as_it_is_told() {
                     let loss = lease.lost().wait().await;
                     println!("lost {}", loss.as_str());
                 });
+            }
+            ["begin", key, ms] => {
+                let ttl = Duration::from_millis(ms.parse().unwrap());
+                let request = AcquireRequest::new(LockKey::new("order", key), ttl);
+                let opening = Opening::new("child", LONG);
+                let found = backend.acquire_or_load(&request, Some(&opening));
+                match runtime.block_on(found).unwrap() {
+                    Found::Lease { lease, .. } => begun = Some((request, lease)),
+                    other => panic!("{other:?}"),
+                }
+                println!("begun");
+            }
+            ["save", bytes] => {
+                let (request, lease) = begun.take().unwrap();
+                let token = lease.fencing_token();
+                let bytes = bytes.to_string();
+                let save = Save::keep(request.key, request.owner, token, bytes, LONG);
+                match runtime.block_on(backend.save_and_release(&save)) {
+                    Ok(()) => println!("save was accepted"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), BackendErrorKind::Lost, "{error}");
+                        println!("save was refused");
+                    }
+                }
             }
             ["wait", key, count, ms] => {
                 let ttl = Duration::from_millis(ms.parse().unwrap());

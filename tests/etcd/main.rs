@@ -12,6 +12,8 @@ mod losses;
 mod network;
 mod outages;
 mod processes;
+mod record_faults;
+mod records;
 mod refusals;
 mod support;
 mod tls;

@@ -279,6 +279,14 @@ macro_rules! on_each_store {
             })*
         }
 
+        #[cfg(feature = "etcd")]
+        mod etcd {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::backends::On::Etcd).await;
+            })*
+        }
+
         #[cfg(feature = "redis")]
         mod redis {
             $(#[tokio::test]

@@ -46,15 +46,16 @@ impl Place {
         &self.backend
     }
 
-    /// The locks of which the server knows anything: a holder, a waiter.
+    /// The locks of which the server knows anything: a holder, a waiter, a record.
     pub(crate) fn locks(&self) -> BTreeSet<String> {
-        let nodes = Etcd::shared().keys_left(&self.prefix);
-        nodes
+        let names = Etcd::shared().keys_left(&self.prefix);
+        let lock = |name: &str| match name.strip_prefix("rec/") {
+            Some(record) => record.to_owned(),
+            None => name.split('/').next().unwrap_or(name).to_owned(),
+        };
+        names
             .iter()
-            .map(|node| match node.rsplit_once('/') {
-                Some((lock, _)) => lock.to_owned(),
-                None => node.clone(),
-            })
+            .map(|name| [&self.prefix, &*lock(&name[self.prefix.len()..])].concat())
             .collect()
     }
 

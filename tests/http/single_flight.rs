@@ -1,7 +1,7 @@
 //! Requests that ask for the same, on each backend that keeps records.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -194,7 +194,7 @@ impl Fleet {
         }
     }
 
-    /// So many wait, over both.
+    /// So many wait, over both: in the backend's queue, and not on their way to it.
     async fn waiting(&self, count: usize) {
         until("this many wait", || {
             let waiting = self
@@ -204,6 +204,27 @@ impl Fleet {
             waiting.map(|key| key.waiters).sum::<usize>() == count
         })
         .await;
+        soon("they are in the queue", async {
+            while self.queued().await != count as u64 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    /// How many stand in the backend's queue for what is waited for.
+    async fn queued(&self) -> u64 {
+        let keys: BTreeSet<_> = self
+            .managers
+            .iter()
+            .flat_map(|manager| manager.inspect().waiting)
+            .map(|waiting| waiting.key)
+            .collect();
+        let mut waiters = 0;
+        for key in keys {
+            waiters += self.managers[0].inspect_key(&key).await.unwrap().waiters;
+        }
+        waiters
     }
 
     /// So many requests, to both in turn.

@@ -1,5 +1,8 @@
 //! From a request to a lease: put a node, wait for the one before it, look, hold.
 
+mod load;
+mod turn;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
@@ -7,25 +10,27 @@ use tokio::{
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
+pub(super) use self::load::acquire_or_load;
 use super::{
     client::{Client, Shared},
     hub::Watching,
-    lease::{EtcdLease, Grant, Inner},
+    lease::{EtcdLease, Inner},
     names::{self, Names},
-    nodes::{Blocker, Look, Put, Wish},
-    put,
+    nodes::{Blocker, Wish},
+    opening::Loads,
     room::{Asker, Known},
-    session::{LONGEST, Sessions},
+    session::LONGEST,
     trouble::Trouble,
     undo::Undo,
-    waiter::{News, Stand, Waiter},
+    waiter::{News, Waiter},
     watches::Target,
 };
 use crate::{
     backend::{AcquireRequest, Mode, WaitBound},
     clock::jittered,
     error::{BackendError, BackendErrorKind},
-    lease::{FencingToken, Lease as _, Loss},
+    lease::Lease as _,
+    record::Record,
 };
 
 /// A waiter looks again after this time, whatever it has heard.
@@ -37,35 +42,61 @@ pub(super) async fn acquire(
     client: &Arc<Client>,
     request: &AcquireRequest,
 ) -> Result<EtcdLease, BackendError> {
-    let mut attempt = match Attempt::begin(client, request).await? {
+    match ask_for(client, request, None).await? {
+        End::Granted(lease) => Ok(lease),
+        End::Refused { kind, .. } => Err(BackendError::new(kind, "")),
+        // Nobody asked for one.
+        End::Found(_) => Err(Trouble::strange().into()),
+    }
+}
+
+/// How an acquire ended.
+enum End {
+    Granted(EtcdLease),
+    Found(Record),
+    /// Another holds the key.
+    Refused {
+        kind: BackendErrorKind,
+        open: Option<Record>,
+    },
+}
+
+async fn ask_for(
+    client: &Arc<Client>,
+    request: &AcquireRequest,
+    loads: Option<Loads>,
+) -> Result<End, BackendError> {
+    let mut attempt = match Attempt::begin(client, request, loads).await? {
         Begun::Attempt(attempt) => attempt,
-        Begun::Holds(inner) => return again(inner).await,
+        Begun::Holds(inner) => return again(inner).await.map(End::Granted),
     };
     // What another acquire of this owner left is known when its put is answered.
     attempt.waiter.settled().await;
-    if let Some(contended) = attempt.at_once {
-        return loop {
-            match attempt.turn().await? {
-                Turn::Granted(lease) => return Ok(lease),
-                Turn::Again => {}
-                Turn::Contended | Turn::Waits(_) => break Err(BackendError::new(contended, "")),
-                Turn::Unsure(trouble) => break Err(trouble.into()),
+    let end = match attempt.at_once {
+        Some(contended) => attempt.at_once(contended).await?,
+        None => {
+            // The first answer may take as long as that of a try.
+            let first = attempt.turn().await?;
+            let granted = attempt.until_granted(first);
+            match request.wait {
+                WaitBound::Until(deadline) => match timeout_at(deadline, granted).await {
+                    Ok(end) => end?,
+                    Err(_) => attempt.refused(BackendErrorKind::WaitTimedOut),
+                },
+                WaitBound::Fail | WaitBound::Forever => granted.await?,
             }
-        };
+        }
+    };
+    if let End::Found(_) = end {
+        attempt.leave().await;
     }
-    // The first answer may take as long as that of a try.
-    let first = attempt.turn().await?;
-    let granted = attempt.until_granted(first);
-    match request.wait {
-        WaitBound::Until(deadline) => timeout_at(deadline, granted)
-            .await
-            .unwrap_or_else(|_| Err(BackendError::new(BackendErrorKind::WaitTimedOut, ""))),
-        WaitBound::Fail | WaitBound::Forever => granted.await,
-    }
+    Ok(end)
 }
 
 enum Turn {
     Granted(EtcdLease),
+    /// There is a record that answers it.
+    Found(Record),
     Waits(Blocker),
     /// Its node stands, as far as anybody knows: the server does not answer.
     Unsure(Trouble),
@@ -75,7 +106,7 @@ enum Turn {
 }
 
 enum Begun<'a> {
-    Attempt(Attempt<'a>),
+    Attempt(Box<Attempt<'a>>),
     Holds(Arc<Inner>),
 }
 
@@ -89,6 +120,9 @@ struct Attempt<'a> {
     at_once: Option<BackendErrorKind>,
     waiter: Arc<Waiter>,
     watching: Option<Watching>,
+    /// Where it looks at the record too.
+    loads: Option<Loads>,
+    hearing: Option<Watching>,
     /// It ended with a lease, which is undone by itself.
     granted: bool,
 }
@@ -110,6 +144,7 @@ impl<'a> Attempt<'a> {
     async fn begin(
         client: &'a Arc<Client>,
         request: &AcquireRequest,
+        loads: Option<Loads>,
     ) -> Result<Begun<'a>, Trouble> {
         let shared = &client.shared;
         let names = Arc::new(Names::new(&shared.prefix, &request.key));
@@ -145,7 +180,7 @@ impl<'a> Attempt<'a> {
             Mode::Exclusive => "exclusive",
             Mode::Shared => "shared",
         };
-        Ok(Begun::Attempt(Self {
+        Ok(Begun::Attempt(Box::new(Self {
             client,
             wish: Wish {
                 names,
@@ -155,164 +190,61 @@ impl<'a> Attempt<'a> {
                 // For operators.
                 value: format!("{mode}, ttl {} ms", ttl.as_millis()),
                 queues: at_once.is_none(),
+                record: loads.as_ref().map(|loads| loads.place.record.clone()),
             },
             asker,
             ttl,
             at_once,
             waiter,
             watching: None,
+            loads,
+            hearing: None,
             granted: false,
-        }))
+        })))
     }
 
     fn shared(&self) -> &'a Arc<Shared> {
         &self.client.shared
     }
 
-    /// Nobody may be there to take the answer, and it is before others by then.
-    fn expect_life(&self) {
-        if self.waiter.asks() {
-            self.shared().room.expect(&self.waiter);
-        }
-    }
-
-    async fn turn(&mut self) -> Result<Turn, Trouble> {
-        match self.waiter.stand() {
-            Ok(None) => self.put(None).await,
-            Ok(Some(stand)) => self.look(stand).await,
-            Err(old) => self.put(Some(old)).await,
+    async fn at_once(&mut self, contended: BackendErrorKind) -> Result<End, BackendError> {
+        loop {
+            match self.turn().await? {
+                Turn::Granted(lease) => return Ok(End::Granted(lease)),
+                Turn::Found(record) => return Ok(End::Found(record)),
+                Turn::Again => {}
+                Turn::Contended | Turn::Waits(_) => return Ok(self.refused(contended)),
+                Turn::Unsure(trouble) => return Err(trouble.into()),
+            }
         }
     }
 
     /// Cancel safe, as the attempt undoes what is left of it.
-    async fn until_granted(&mut self, first: Turn) -> Result<EtcdLease, BackendError> {
+    async fn until_granted(&mut self, first: Turn) -> Result<End, BackendError> {
         let mut turn = first;
         loop {
-            match turn {
-                Turn::Granted(lease) => return Ok(lease),
-                Turn::Again => {}
+            let result = match turn {
+                Turn::Granted(lease) => return Ok(End::Granted(lease)),
+                Turn::Found(record) => Some(record),
+                Turn::Again => None,
                 Turn::Waits(blocker) => self.rest(Some(blocker)).await?,
                 Turn::Unsure(_) => self.rest(None).await?,
                 // Only told to those who do not wait.
                 Turn::Contended => return Err(Trouble::strange().into()),
+            };
+            if let Some(record) = result {
+                return Ok(End::Found(record));
             }
             turn = self.turn().await?;
         }
     }
 
-    /// Puts a node, in place of an `old` one that counts no more.
-    async fn put(&mut self, old: Option<i64>) -> Result<Turn, Trouble> {
-        let shared = self.shared();
-        let session = Sessions::get(shared, self.ttl).await?;
-        if !self.waiter.puts(&session) {
-            return Err(Trouble::replaced());
-        }
-        // It goes on to its answer when this future does not.
-        let put = shared.see_through(put::put(
-            shared.clone(),
-            self.wish.clone(),
-            session.clone(),
-            old,
-            self.waiter.clone(),
-        ));
-        self.expect_life();
-        let put = put.await;
-        let (put, sent) = match put {
-            Ok(Ok(put)) => put,
-            // The next one has another lease.
-            Ok(Err(trouble)) if trouble.lease_gone => return Ok(Turn::Again),
-            Ok(Err(trouble)) => return Err(trouble),
-            Err(_) => return Err(Trouble::unavailable("a put broke off")),
-        };
-        Ok(match put {
-            Put::Stands(revision, None) => self.granted(Stand { revision, session }, sent)?,
-            Put::Stands(_, Some(blocker)) => Turn::Waits(blocker),
-            Put::Stood(..) => Turn::Again,
-            Put::Contended => Turn::Contended,
-        })
-    }
-
-    /// Looks at its node, and at who is before it: the grant rests on this, not on what was heard.
-    async fn look(&mut self, stand: Stand) -> Result<Turn, Trouble> {
-        self.expect_life();
-        let shared = self.shared();
-        let sent = Instant::now();
-        // Seen through: whether its caller is polled shows when there is an answer to be taken.
-        let asked = shared.see_through({
-            let (shared, txn) = (shared.clone(), self.wish.look(stand.revision));
-            let answered = Answered(self.waiter.clone());
-            async move {
-                let _answered = answered;
-                shared.txn(txn).await
-            }
-        });
-        let answer = match asked.await {
-            Ok(Ok(answer)) => answer,
-            Err(_) => return Err(Trouble::unavailable("a look broke off")),
-            Ok(Err(trouble)) if trouble.may_pass() => return Ok(Turn::Unsure(trouble)),
-            Ok(Err(trouble)) => return Err(trouble),
-        };
-        let look = self
-            .wish
-            .was_seen(stand.revision, stand.session.id, &answer)?;
-        Ok(match look {
-            Look::Stands(None) => self.granted(stand, sent)?,
-            Look::Stands(Some(blocker)) => Turn::Waits(blocker),
-            Look::Gone => {
-                self.waiter.fell();
-                Turn::Again
-            }
-        })
-    }
-
-    fn granted(&mut self, stand: Stand, sent: Instant) -> Result<Turn, Trouble> {
-        let token = u64::try_from(stand.revision).ok();
-        let token = token
-            .and_then(FencingToken::new)
-            .ok_or_else(Trouble::strange)?;
-        if !self.waiter.grant() {
-            if self.waiter.is_replaced() {
-                return Err(Trouble::replaced());
-            }
-            return Ok(Turn::Again);
-        }
-        let shared = self.shared();
-        let session = stand.session;
-        let inner = Arc::new(Inner::new(
-            self.client.clone(),
-            session.clone(),
-            token,
-            Grant {
-                mode: self.wish.mode,
-                asker: self.asker.clone(),
-                node: self.wish.node.clone(),
-                mark: self.wish.mark.clone(),
-                revision: stand.revision,
-                ttl: self.ttl,
-                sent,
-                tainted: self.waiter.is_tainted(),
-            },
-        ));
-        if !shared.room.holds(&self.asker, &self.waiter, &inner) {
-            // A newer acquire of this owner gets the same grant; this one must not free it.
-            inner.disown();
-            return Err(Trouble::replaced());
-        }
-        self.granted = true;
-        // Entered first, then asked: the end of a session either sees this lock or is seen here.
-        if !session.is_valid() {
-            inner.lose(session.loss().unwrap_or(Loss::Expired));
-            return Err(Trouble::unavailable(
-                "the lease at the server ended while the key was granted",
-            ));
-        }
-        shared.agenda.granted(&inner);
-        Ok(Turn::Granted(EtcdLease { inner }))
-    }
-
-    /// Waits until it should look again.
-    async fn rest(&mut self, blocker: Option<Blocker>) -> Result<(), BackendError> {
+    /// Waits until it should look again, or there is a result.
+    async fn rest(&mut self, blocker: Option<Blocker>) -> Result<Option<Record>, BackendError> {
         let soon = blocker.is_none();
+        if let Some(Blocker { seen, .. }) = &blocker {
+            self.listen(*seen);
+        }
         if let Some(Blocker { node, seen }) = blocker
             && !self.watching.as_ref().is_some_and(|w| w.is_of(&node))
         {
@@ -327,16 +259,17 @@ impl<'a> Attempt<'a> {
             tokio::select! {
                 biased;
                 news = self.waiter.news() => match news {
+                    News::Result(record) => return Ok(Some(record)),
                     News::Look => {
                         // The watch may have ended with this.
                         self.watching = None;
-                        return Ok(());
+                        return Ok(None);
                     }
-                    News::Check => return Ok(()),
+                    News::Check => return Ok(None),
                     News::Show => {}
                     News::Replaced => return Err(Trouble::replaced().into()),
                 },
-                () = sleep_until(next) => return Ok(()),
+                () = sleep_until(next) => return Ok(None),
             }
         }
     }
@@ -345,6 +278,7 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.watching = None;
+        self.hearing = None;
         if self.granted {
             return;
         }
@@ -355,17 +289,9 @@ impl Drop for Attempt<'_> {
                 self.asker.clone(),
                 self.waiter.clone(),
                 self.wish.mark.clone(),
+                self.opens(),
             ));
         }
-    }
-}
-
-/// Tells a waiter that its question is over, however that ends.
-struct Answered(Arc<Waiter>);
-
-impl Drop for Answered {
-    fn drop(&mut self) {
-        self.0.answered();
     }
 }
 

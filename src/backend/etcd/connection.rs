@@ -8,8 +8,8 @@ use std::{
 };
 
 use etcd_client::{
-    Client, ConnectOptions, DeleteOptions, Error, GetOptions, GetResponse, LeaseTimeToLiveResponse,
-    Txn, TxnResponse, WatchOptions, WatchStream,
+    Client, ConnectOptions, DeleteOptions, Error, GetOptions, GetResponse, LeaseGrantOptions,
+    LeaseTimeToLiveResponse, Txn, TxnResponse, WatchOptions, WatchStream,
 };
 use tokio::{sync::Notify, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -130,6 +130,14 @@ impl Connection {
         let mut leases = self.client.lease_client();
         let granted = self.ask(self.patience, leases.grant(seconds, None)).await?;
         Ok((granted.id(), granted.ttl()))
+    }
+
+    /// A new lease of this number.
+    pub(super) async fn grant_as(&self, id: i64, seconds: i64) -> Result<(), Trouble> {
+        let mut leases = self.client.lease_client();
+        let options = LeaseGrantOptions::new().with_id(id);
+        let granted = self.ask(self.patience, leases.grant(seconds, Some(options)));
+        granted.await.map(drop)
     }
 
     /// Renews a lease to all of its time, by a stream that lives for this one answer: so the answer

@@ -15,6 +15,9 @@
 //!
 //! Several that wait for the same node share its watch, whose beginning is then before their reads, or
 //! is still to come.
+//!
+//! A record is watched in the same way by those who wait for it, but for what is written to it, and
+//! without its past when a stream is opened again: they all look once then.
 
 use std::{
     sync::{
@@ -30,6 +33,7 @@ use tokio::{sync::mpsc, time::sleep};
 use super::{
     client::Shared,
     connection::Connection,
+    record::Kept,
     watches::{Of, Order, Request, Target, Watches},
 };
 use crate::clock::jittered;
@@ -207,7 +211,9 @@ async fn send_request(
         Request::Create { id, node, from } => {
             let options = WatchOptions::new()
                 .with_watch_id(id)
-                .with_start_revision(from);
+                .with_start_revision(from)
+                // Several large records in one answer would be more than the client takes.
+                .with_fragment();
             requests.watch(&*node, Some(options)).await
         }
         Request::Cancel { id } => requests.cancel(id).await,
@@ -243,6 +249,20 @@ fn heard(
         }
     }
     for event in answer.events() {
+        let loaders = watches.targets(id);
+        if let (Some(Target::Loader(_)), Some(kv)) = (loaders.first(), event.kv()) {
+            let is_put = event.event_type() == EventType::Put;
+            let kept = is_put.then(|| Kept::read(kv.value(), kv.mod_revision()));
+            let kept = kept.and_then(Result::ok);
+            for loader in loaders {
+                if let Target::Loader(waiter) = loader
+                    && let Some(waiter) = waiter.upgrade()
+                {
+                    waiter.hears(kv.mod_revision(), kept.as_ref());
+                }
+            }
+            continue;
+        }
         if event.event_type() == EventType::Put {
             for target in watches.targets(id) {
                 tell(shared, target, Fact::Written);
@@ -267,6 +287,16 @@ fn tell(shared: &Arc<Shared>, target: Target, fact: Fact) {
                 Fact::Begun => waiter.check(),
                 Fact::Written => {}
                 Fact::Deleted | Fact::Unknown => shared.room.tell(&waiter),
+            }
+        }
+        Target::Loader(waiter) => {
+            let Some(waiter) = waiter.upgrade() else {
+                return;
+            };
+            match fact {
+                Fact::Begun => waiter.check(),
+                Fact::Written | Fact::Deleted => {}
+                Fact::Unknown => waiter.deafen(),
             }
         }
         Target::Gate(gate) => {

@@ -18,8 +18,9 @@ use super::{
     nodes,
     room::Asker,
     session::Session,
+    steps::Seen,
     trouble::Trouble,
-    undo::{Grave, Undo},
+    undo::{Grave, Undo, Withdraw},
     watches::Target,
 };
 use crate::{
@@ -27,6 +28,7 @@ use crate::{
     clock::jittered,
     error::{BackendError, BackendErrorKind},
     lease::{self, FencingToken, Lease, Loss, LossSignal},
+    record::Record,
     sync::lock,
 };
 
@@ -47,6 +49,8 @@ pub(super) struct Inner {
     released: AtomicBool,
     /// A release is under way: that its node goes is no loss.
     releasing: AtomicBool,
+    /// Its caller has it, and may begin.
+    returned: AtomicBool,
     watching: Mutex<Option<Watching>>,
 }
 
@@ -63,6 +67,21 @@ pub(super) struct Grant {
     pub(super) sent: Instant,
     /// Whether a put of this owner may come late: see [`undo`](super::undo).
     pub(super) tainted: bool,
+    /// Where it was asked for with the record.
+    pub(super) reserved: Option<Reserved>,
+    /// What else is to be undone where its caller does not get it.
+    pub(super) withdraw: Option<Withdraw>,
+}
+
+/// What a grant knows of the record beside its lock.
+#[derive(Clone)]
+pub(super) struct Reserved {
+    /// As the grant left it.
+    pub(super) seen: Seen,
+    /// Whether it opened it.
+    pub(super) opens: bool,
+    /// The orphan whose place it took.
+    pub(super) previous: Option<Record>,
 }
 
 impl Inner {
@@ -81,6 +100,7 @@ impl Inner {
             lost: LossSignal::new(),
             released: AtomicBool::new(false),
             releasing: AtomicBool::new(false),
+            returned: AtomicBool::new(false),
             watching: Mutex::default(),
         }
     }
@@ -92,6 +112,52 @@ impl Inner {
 
     fn is_held(&self) -> bool {
         self.is_open() && self.lost.get().is_none()
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// What the grant knew of the record.
+    pub(super) fn granted(&self) -> Option<&Reserved> {
+        self.grant.reserved.as_ref()
+    }
+
+    /// The same, while nobody says that it has lost the key.
+    pub(super) fn reserved(&self) -> Option<&Reserved> {
+        self.granted().filter(|_| self.is_held())
+    }
+
+    /// The orphan whose place it took, or an error for who asks with another kind of opening.
+    pub(super) fn returns(&self, opens: bool) -> Result<Option<Record>, BackendError> {
+        let reserved = self.granted();
+        if reserved.is_some_and(|reserved| reserved.opens) != opens {
+            return Err(BackendError::new(
+                BackendErrorKind::Unsupported,
+                "this owner holds the key by an acquire of another kind",
+            ));
+        }
+        self.returned.store(true, Ordering::Release);
+        Ok(reserved.and_then(|reserved| reserved.previous.clone()))
+    }
+
+    /// With which lease a mark is to be left when it is released.
+    pub(super) fn buries(&self) -> Option<i64> {
+        self.grant.tainted.then_some(self.session.id)
+    }
+
+    /// It is about to be released.
+    pub(super) fn leaves(&self) {
+        self.releasing.store(true, Ordering::Release);
+        self.watch_no_more();
+    }
+
+    /// It was, or not.
+    pub(super) fn has_left(&self, left: bool) {
+        if left {
+            self.released.store(true, Ordering::Release);
+        }
+        self.releasing.store(false, Ordering::Release);
     }
 
     /// Until when it is held, unless renewed: both ends only move to later.
@@ -205,7 +271,10 @@ impl Inner {
         let (stands, kept) = tokio::join!(self.stands(shared), self.session.refresh(shared, since));
         let gone = kept.as_ref().is_err_and(|trouble| trouble.lease_gone);
         if gone || !stands?.0 {
-            self.lose(self.session.loss().unwrap_or(Loss::Revoked));
+            // By a release or a save of this moment, it is no loss.
+            if self.is_watched() {
+                self.lose(self.session.loss().unwrap_or(Loss::Revoked));
+            }
             return Ok(());
         }
         kept?;
@@ -220,6 +289,10 @@ impl Inner {
             session: Arc::downgrade(&self.session),
             lease: self.session.id,
             mark: self.grant.tainted.then(|| self.grant.mark.clone()),
+            withdraw: match self.returned.load(Ordering::Acquire) {
+                true => None,
+                false => self.grant.withdraw.clone(),
+            },
         }
     }
 }
@@ -268,14 +341,10 @@ impl Lease for EtcdLease {
 
     async fn release(&self) -> Result<(), BackendError> {
         let inner = &self.inner;
-        inner.releasing.store(true, Ordering::Release);
-        inner.watch_no_more();
+        inner.leaves();
         let shared = &inner.client.shared;
         let released = inner.grave().dig(shared, &inner.grant.node).await;
-        if released.is_ok() {
-            inner.released.store(true, Ordering::Release);
-        }
-        inner.releasing.store(false, Ordering::Release);
+        inner.has_left(released.is_ok());
         Ok(released?)
     }
 }

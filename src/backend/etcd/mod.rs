@@ -11,14 +11,19 @@ mod connection;
 mod gate;
 mod hub;
 mod lease;
+mod lends;
 mod link;
 mod names;
 mod nodes;
+mod opening;
 mod operate;
 mod preflight;
 mod put;
+mod record;
 mod room;
+mod save;
 mod session;
+mod steps;
 mod trouble;
 mod undo;
 mod version;
@@ -29,10 +34,14 @@ use std::{fmt, sync::Arc};
 
 pub use self::{builder::EtcdBuilder, lease::EtcdLease};
 use self::{client::Client, preflight::Found};
-use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
+use super::{
+    AcquireRequest, Capabilities, DynRecords, Faults, Found as Loaded, KeyState, LockBackend,
+    LockingRecordStore, Scope, WaitBound,
+};
 use crate::{
     error::{BackendError, BackendErrorKind},
     key::LockKey,
+    record::{Opening, Record, RecordLimits, RecordStore, Save},
 };
 
 /// Locks in an etcd cluster. Clones share its connection.
@@ -97,12 +106,7 @@ impl LockBackend for EtcdBackend {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<EtcdLease, BackendError> {
-        if request.tokens > 1 {
-            return Err(BackendError::new(
-                BackendErrorKind::Unsupported,
-                "etcd cannot reserve fencing tokens",
-            ));
-        }
+        check(request)?;
         acquire::acquire(&self.client, request).await
     }
 
@@ -117,4 +121,48 @@ impl LockBackend for EtcdBackend {
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         Ok(operate::force_release(&self.client, key).await?)
     }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        Some(self)
+    }
+}
+
+impl RecordStore for EtcdBackend {
+    fn limits(&self) -> RecordLimits {
+        save::limits()
+    }
+
+    async fn load(&self, key: &LockKey) -> Result<Option<Record>, BackendError> {
+        Ok(save::load(&self.client, key).await?)
+    }
+
+    async fn save(&self, save: &Save) -> Result<(), BackendError> {
+        save::save(&self.client, save, false).await
+    }
+}
+
+impl LockingRecordStore for EtcdBackend {
+    async fn acquire_or_load(
+        &self,
+        request: &AcquireRequest,
+        open: Option<&Opening>,
+    ) -> Result<Loaded<EtcdLease>, BackendError> {
+        check(request)?;
+        save::check(request, open)?;
+        acquire::acquire_or_load(&self.client, request, open).await
+    }
+
+    async fn save_and_release(&self, save: &Save) -> Result<(), BackendError> {
+        save::save(&self.client, save, true).await
+    }
+}
+
+fn check(request: &AcquireRequest) -> Result<(), BackendError> {
+    if request.tokens > 1 {
+        return Err(BackendError::new(
+            BackendErrorKind::Unsupported,
+            "etcd cannot reserve fencing tokens",
+        ));
+    }
+    Ok(())
 }

@@ -7,7 +7,8 @@
 //! the names before `r` and those from `s` on: two ranges that the server can search.
 //!
 //! The canonical form of a key has no slash and none is the beginning of another, so no directory
-//! lies in another, nor in `<prefix>undo/`, where the marks of [`undo`](super::undo) are.
+//! lies in another, nor in `<prefix>undo/`, where the marks of [`undo`](super::undo) are, nor in
+//! `<prefix>rec/`, where the [records](super::steps) are.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -98,6 +99,11 @@ pub(super) fn mark(prefix: &str, owner: &OwnerToken, key: &LockKey) -> String {
     mark
 }
 
+/// The record of a lock: see [`steps`](super::steps).
+pub(super) fn record(prefix: &str, key: &LockKey) -> String {
+    [prefix, "rec/", key.as_str()].concat()
+}
+
 /// Whether keys may begin like this.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
     if prefix.len() <= 128 && prefix.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -107,6 +113,12 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), BackendError> {
         BackendErrorKind::Misconfigured,
         "the prefix of keys is not usable: up to 128 visible ASCII characters are",
     ))
+}
+
+pub(super) fn hex(owner: &OwnerToken) -> String {
+    let mut text = String::with_capacity(32);
+    push_hex(&mut text, owner);
+    text
 }
 
 fn push_hex(text: &mut String, owner: &OwnerToken) {
@@ -135,6 +147,8 @@ mod tests {
         assert_eq!(reader, format!("shop/order:1.7;/r{hex}"));
         let mark = mark("shop/", &owner, &LockKey::new("order", 7));
         assert_eq!(mark, format!("shop/undo/{hex}/order:1.7;"));
+        let record = record("shop/", &LockKey::new("order", 7));
+        assert_eq!(record, "shop/rec/order:1.7;");
         assert_eq!(names.read(writer.as_bytes()), (Mode::Exclusive, true));
         assert_eq!(names.read(reader.as_bytes()), (Mode::Shared, true));
     }
@@ -164,12 +178,15 @@ mod tests {
                 [
                     Names::new(PREFIX, &LockKey::new("order", value)),
                     Names::new(PREFIX, &LockKey::new("undo", value)),
+                    Names::new(PREFIX, &LockKey::new("rec", value)),
                 ]
             })
             .collect();
         for a in &names {
             let mark = mark(PREFIX, &OwnerToken::random(), &LockKey::new("order", 7));
             assert!(!mark.starts_with(&*a.id()));
+            let record = record(PREFIX, &LockKey::new("order", 7));
+            assert!(!record.starts_with(&*a.id()) && !a.id().starts_with(&record));
             for b in &names {
                 assert!(a.id() == b.id() || !a.id().starts_with(&*b.id()));
             }

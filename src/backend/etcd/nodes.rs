@@ -46,6 +46,7 @@ use etcd_client::{
 
 use super::{
     names::{Names, Range},
+    steps::Seen,
     trouble::Trouble,
 };
 use crate::backend::Mode;
@@ -60,6 +61,8 @@ pub(super) struct Wish {
     pub(super) value: String,
     /// Whether it waits behind others, or leaves no node.
     pub(super) queues: bool,
+    /// The record that is read with every look at who is before it.
+    pub(super) record: Option<String>,
 }
 
 /// The nearest node before one's own that keeps it from holding.
@@ -88,11 +91,11 @@ pub(super) enum Look {
     Gone,
 }
 
-fn absent(key: &str) -> Compare {
+pub(super) fn absent(key: &str) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, 0)
 }
 
-fn nobody((from, to): Range) -> Compare {
+pub(super) fn nobody((from, to): Range) -> Compare {
     absent(&from).with_range(to)
 }
 
@@ -136,6 +139,7 @@ impl Wish {
         } else {
             conditions.extend(ranges.into_iter().map(nobody));
         }
+        steps.extend(self.record.as_deref().map(get));
         Txn::new()
             .when(conditions)
             .and_then(steps)
@@ -146,10 +150,7 @@ impl Wish {
         let now = revision(answer)?;
         let answers = answer.op_responses();
         if answer.succeeded() {
-            return Ok(Put::Stands(
-                now,
-                self.nearest(answers.get(1..).unwrap_or_default(), now, now)?,
-            ));
+            return Ok(Put::Stands(now, self.nearest(&answers, now, now)?));
         }
         let [own, mark] = gets(&answers)?;
         if mark.count() > 0 {
@@ -167,6 +168,7 @@ impl Wish {
         let ranges = blocking(&self.names, self.mode).into_iter();
         let mut steps = vec![get(&self.node)];
         steps.extend(ranges.map(|range| last_of(range, 1, revision - 1)));
+        steps.extend(self.record.as_deref().map(get));
         // Reads alone, and linearizable: no write at the server, and none that is missed.
         Txn::new().and_then(steps)
     }
@@ -188,10 +190,19 @@ impl Wish {
         if !own.kvs().first().is_some_and(is_it) {
             return Ok(Look::Gone);
         }
-        Ok(Look::Stands(self.nearest(&answers[1..], revision, now)?))
+        Ok(Look::Stands(self.nearest(&answers, revision, now)?))
     }
 
-    /// The latest of those that came before `own`.
+    /// The record, where it was read with a node that stands.
+    pub(super) fn was_recorded(&self, answer: &TxnResponse) -> Result<Option<Seen>, Trouble> {
+        match (&self.record, answer.op_responses().last()) {
+            (None, _) => Ok(None),
+            (Some(_), Some(TxnOpResponse::Get(record))) => Seen::of(record).map(Some),
+            _ => Err(Trouble::strange()),
+        }
+    }
+
+    /// The latest of those that came before `own`. The first of the answers is about the own node.
     fn nearest(
         &self,
         answers: &[TxnOpResponse],
@@ -199,7 +210,8 @@ impl Wish {
         seen: i64,
     ) -> Result<Option<Blocker>, Trouble> {
         let mut nearest = None;
-        for answer in answers {
+        let end = answers.len() - usize::from(self.record.is_some()).min(answers.len());
+        for answer in answers.get(1..end).unwrap_or_default() {
             let TxnOpResponse::Get(answer) = answer else {
                 return Err(Trouble::strange());
             };

@@ -76,6 +76,7 @@ async fn try_all(
         mode: Mode::Exclusive,
         value: "probe".into(),
         queues: false,
+        record: None,
     };
     connection.keep_alive(lease, link.patience).await?;
     let answer = connection.txn(wish.put(lease)).await?;

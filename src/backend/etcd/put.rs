@@ -8,6 +8,7 @@ use super::{
     client::Shared,
     nodes::{self, Put, Wish},
     session::Session,
+    steps::Seen,
     trouble::Trouble,
     waiter::{Stand, Waiter},
 };
@@ -20,11 +21,8 @@ pub(super) async fn put(
     session: Arc<Session>,
     mut old: Option<i64>,
     waiter: Arc<Waiter>,
-) -> Result<(Put, Instant), Trouble> {
-    let mut settles = Settles {
-        waiter: waiter.clone(),
-        stand: None,
-    };
+) -> Result<(Put, Option<Seen>, Instant), Trouble> {
+    let mut settles = Settles::new(&waiter);
     let line = wish.queues.then(|| shared.room.line_up(wish.names.id()));
     let started = Instant::now();
     let _turn = match &line {
@@ -47,8 +45,11 @@ pub(super) async fn put(
         // Where there is none, the link has waited for as long as it should.
         let connection = shared.link.connection().await?;
         let sent = Instant::now();
-        let put = match connection.txn(wish.put(session.id)).await {
-            Ok(answer) => wish.was_put(&answer)?,
+        let (put, seen) = match connection.txn(wish.put(session.id)).await {
+            Ok(answer) if answer.succeeded() => {
+                (wish.was_put(&answer)?, wish.was_recorded(&answer)?)
+            }
+            Ok(answer) => (wish.was_put(&answer)?, None),
             Err(trouble) => {
                 if trouble.lease_gone {
                     session.end(&shared, Loss::Revoked);
@@ -74,17 +75,27 @@ pub(super) async fn put(
                 continue;
             }
             Put::Stands(revision, _) | Put::Stood(revision, _) => revision,
-            Put::Contended => return Ok((put, sent)),
+            Put::Contended => return Ok((put, None, sent)),
         };
         settles.stand = Some(Stand { revision, session });
-        return Ok((put, sent));
+        return Ok((put, seen, sent));
     }
 }
 
 /// Tells where a waiter stands when its put is over, however that ends.
-struct Settles {
+pub(super) struct Settles {
     waiter: Arc<Waiter>,
-    stand: Option<Stand>,
+    pub(super) stand: Option<Stand>,
+}
+
+impl Settles {
+    pub(super) fn new(waiter: &Arc<Waiter>) -> Self {
+        let waiter = waiter.clone();
+        Self {
+            waiter,
+            stand: None,
+        }
+    }
 }
 
 impl Drop for Settles {

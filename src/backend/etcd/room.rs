@@ -115,6 +115,14 @@ impl Room {
         }
     }
 
+    /// What an owner holds.
+    pub(super) fn held(&self, asker: &Asker) -> Option<Arc<Inner>> {
+        match lock(&self.owners).get(asker)? {
+            Entry::Holds(inner) => inner.upgrade(),
+            Entry::Waits(_) | Entry::Leaves(..) => None,
+        }
+    }
+
     /// The wait is over; whether it is to be undone, which is what [`left`](Self::left) ends.
     /// Not if another acquire of the owner has taken its place: it has what this one had.
     pub(super) fn leave(&self, asker: &Asker, waiter: &Arc<Waiter>, asked: bool) -> bool {

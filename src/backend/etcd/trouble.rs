@@ -29,6 +29,8 @@ pub(super) struct Trouble {
     pub(super) elsewhere: bool,
     /// The server does not know the lease that was named.
     pub(super) lease_gone: bool,
+    /// It has one of the number that was to be given.
+    pub(super) lease_exists: bool,
 }
 
 impl Trouble {
@@ -39,6 +41,7 @@ impl Trouble {
             answered: false,
             elsewhere: false,
             lease_gone: false,
+            lease_exists: false,
         }
     }
 
@@ -133,6 +136,10 @@ impl Trouble {
                  (`etcdctl role grant-permission ROLE readwrite PREFIX --prefix`)",
             ),
             code::NOT_FOUND if says("lease not found") => Self::lease_gone(),
+            code::FAILED_PRECONDITION if says("lease already exists") => Self {
+                lease_exists: true,
+                ..Self::answered("there is a lease of this number")
+            },
             code::RESOURCE_EXHAUSTED if says("space exceeded") => Self::answered(
                 "the database of etcd is full (NOSPACE): compact, defragment and disarm the alarm",
             ),

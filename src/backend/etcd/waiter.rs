@@ -1,5 +1,8 @@
 //! One acquire that asks and waits: where it stands at the server, and what it is told.
 
+mod loading;
+mod traces;
+
 use std::{
     fmt,
     sync::{Arc, Mutex},
@@ -7,8 +10,13 @@ use std::{
 
 use tokio::sync::Notify;
 
+pub(super) use self::traces::Traces;
 use super::{names::Names, session::Session};
-use crate::sync::lock;
+use crate::{
+    lease::FencingToken,
+    record::{Record, Results},
+    sync::lock,
+};
 
 /// After how many ticks of the [agenda](super::agenda) a waiter that was told something, and does
 /// not take it, is taken for hung: 1 s.
@@ -53,6 +61,19 @@ struct Told {
     evicted: bool,
     /// It holds by its node, which nobody may evict it from.
     granted: bool,
+    /// What was seen last of the record that it waits for too, at which revision of the store.
+    seen: (i64, Option<Record>),
+    /// At which revision it was seen first.
+    came: i64,
+    /// Which results are for it, and the token that was held when it began to wait.
+    results: Results,
+    since: Option<FencingToken>,
+    /// A result was saved while it waited.
+    result: Option<Record>,
+    /// Of the record it is not told any more.
+    deaf: bool,
+    /// The last lease with which it asked for an open record, which may be there.
+    opening: Option<i64>,
 }
 
 /// A node of its own at the server, which holds or waits by its revision.
@@ -63,17 +84,11 @@ pub(super) struct Stand {
     pub(super) session: Arc<Session>,
 }
 
-/// What has to be undone of an attempt.
-pub(super) struct Traces {
-    pub(super) stand: Option<Stand>,
-    pub(super) tainted: bool,
-    pub(super) session: Option<Arc<Session>>,
-    evicted: bool,
-}
-
 /// Why a waiter was woken.
 #[derive(Debug)]
 pub(super) enum News {
+    /// There is a result.
+    Result(Record),
     /// It has to look again, and what it watched is gone.
     Look,
     /// It has to look again.
@@ -231,6 +246,10 @@ impl Waiter {
                     told.evicted |= left.evicted;
                     told.stand = left.stand;
                     told.session = left.session;
+                    told.opening = left.opening;
+                    told.since = left.since;
+                    told.results = left.results;
+                    told.came = left.came;
                 }
                 continue;
             }
@@ -297,24 +316,6 @@ impl Waiter {
         lock(&self.told).tainted
     }
 
-    /// Its caller is gone. Whether anything of it is, or may come to be, at the server.
-    pub(super) fn leaves(&self) -> bool {
-        let mut told = lock(&self.told);
-        told.ticks = None;
-        told.left = true;
-        told.putting || told.tainted || told.stand.is_some() || told.older.is_some()
-    }
-
-    pub(super) fn traces(&self) -> Traces {
-        let told = lock(&self.told);
-        Traces {
-            stand: told.stand.clone(),
-            tainted: told.tainted,
-            session: told.session.clone(),
-            evicted: told.evicted,
-        }
-    }
-
     /// Whether it stands by this session, or is about to.
     pub(super) fn is_on(&self, session: &Session) -> bool {
         let told = lock(&self.told);
@@ -330,6 +331,9 @@ impl Waiter {
                 let mut told = lock(&self.told);
                 if told.replaced {
                     return News::Replaced;
+                }
+                if let Some(record) = told.result.take() {
+                    return News::Result(record);
                 }
                 if std::mem::take(&mut told.look) {
                     told.show = false;
@@ -379,7 +383,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
+    use crate::{
+        backend::{Mode, etcd::record::Kept},
+        key::LockKey,
+        lease::OwnerToken,
+    };
 
     fn waiter() -> Waiter {
         let names = Names::new("", &LockKey::new("order", 7));
@@ -389,6 +397,47 @@ mod tests {
 
     fn ticks(waiter: &Waiter, count: u32) -> Vec<Tick> {
         (0..count).map(|_| waiter.tick()).collect()
+    }
+
+    fn kept(text: &str) -> Kept {
+        Kept::read(text.as_bytes(), 0).ok().unwrap()
+    }
+
+    #[test]
+    fn a_result_that_is_older_than_it_is_not_for_it() {
+        let waiter = waiter();
+        waiter.saw(18, kept("o 17 ab 0 0 x").record());
+        waiter.hears(16, Some(&kept("c 12 x")));
+        waiter.hears(18, Some(&kept("c 12 x")));
+        assert_eq!(waiter.open_record(), kept("o 17 ab 0 0 x").record());
+        assert!(lock(&waiter.told).result.is_none());
+        waiter.hears(20, None);
+        assert_eq!(waiter.open_record(), None);
+        waiter.hears(22, Some(&kept("o 21 ab 0 0 x")));
+        assert_eq!(waiter.open_record(), kept("o 21 ab 0 0 x").record());
+        waiter.hears(24, Some(&kept("c 21 x")));
+        assert_eq!(waiter.open_record(), None);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let news = runtime.block_on(waiter.news());
+        let result = kept("c 21 x").record();
+        assert!(matches!(news, News::Result(heard) if Some(&heard) == result.as_ref()));
+    }
+
+    /// The look found what a newcomer has put in its place, and the news come behind.
+    #[test]
+    fn a_result_for_which_it_waited_is_for_it_when_another_has_taken_its_place() {
+        let waiter = waiter();
+        waiter.saw(18, kept("o 17 ab 0 0 x").record());
+        waiter.waits(Results::ForWaiting, FencingToken::new(17).unwrap());
+        waiter.hears(20, Some(&kept("c 15 x")));
+        assert!(lock(&waiter.told).result.is_none());
+        waiter.saw(26, kept("o 25 cd 0 0 x").record());
+        waiter.hears(24, Some(&kept("c 17 x")));
+        let heard = lock(&waiter.told).result.clone();
+        assert_eq!(heard, kept("c 17 x").record());
+        assert_eq!(waiter.open_record(), kept("o 25 cd 0 0 x").record());
     }
 
     #[test]

@@ -12,6 +12,8 @@ use super::{gate::Gate, lease::Inner, waiter::Waiter};
 pub(super) enum Target {
     /// Waits behind it.
     Waiter(Weak<Waiter>),
+    /// Waits for what is written to it, which is a record.
+    Loader(Weak<Waiter>),
     /// Waits until it is free, without wanting it.
     Gate(Weak<Gate>),
     /// Holds by it.
@@ -47,6 +49,12 @@ struct Watch {
     /// Whether nothing since then is missed.
     begun: bool,
     targets: Vec<(u64, Target)>,
+}
+
+impl Watch {
+    fn is_of_record(&self) -> bool {
+        matches!(self.targets.first(), Some((_, Target::Loader(_))))
+    }
 }
 
 /// What is watched, whether a stream is open or not.
@@ -116,13 +124,16 @@ impl Watches {
     }
 
     /// All of them, for a new stream: with their past.
+    ///
+    /// Those of records without: their past may be large, and who waits for one looks.
     pub(super) fn all(&mut self) -> Vec<Request> {
         let creates = self.watches.iter_mut().map(|(of, watch)| {
-            watch.begun = true;
+            let is_of_record = watch.is_of_record();
+            watch.begun = !is_of_record;
             Request::Create {
                 id: watch.id,
                 node: of.node.clone(),
-                from: watch.from,
+                from: if is_of_record { 0 } else { watch.from },
             }
         });
         creates.collect()
@@ -186,6 +197,24 @@ mod tests {
     fn create(id: i64, from: i64) -> Request {
         let node = "a".into();
         Request::Create { id, node, from }
+    }
+
+    /// Its past may be more than a client takes in one answer.
+    #[test]
+    fn a_record_is_watched_anew_without_its_past() {
+        let mut watches = Watches::default();
+        let asked = watches.take(Order::Watch {
+            ticket: 1,
+            of: of("a", false),
+            from: 18,
+            target: Target::Loader(Weak::new()),
+        });
+        assert_eq!(asked, Some(create(1, 0)));
+        assert_eq!(watches.begins(1, 17).len(), 0, "nothing was written since");
+        for now in [30, 40] {
+            assert_eq!(watches.all(), [create(1, 0)]);
+            assert_eq!(watches.begins(1, now).len(), 1, "whoever waits looks");
+        }
     }
 
     #[test]
