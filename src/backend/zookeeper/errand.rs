@@ -1,8 +1,9 @@
 //! How a holder ended: what its task does about the record, while its node stands.
 //!
-//! Who has no node any more and saves late takes a turn: it stands in the queue as any other, for a
-//! moment, saves as it would have, and leaves. So a save is always one transaction with the node of
-//! whoever has its turn ([`begin`](super::begin)).
+//! An owner whose node was made by another process, or in a session that has ended, has its turn as
+//! long as that node stands. Who has none any more and saves late takes one: it stands in the queue as any
+//! other, for a moment, saves as it would have, and leaves. So a save is always one transaction
+//! with the node of whoever has its turn ([`begin`](super::begin)).
 
 use std::sync::Arc;
 
@@ -12,9 +13,10 @@ use zookeeper_client as zk;
 use super::{
     acquire,
     begin::{TRIES, millis},
-    client::Client,
+    client::{Client, Shared},
     kept::{self, Leaves},
-    place::{Errand, Saved},
+    place::{Errand, Place, Saved},
+    queue::Queue,
     record,
     shelf::{Change, Standing, Wrote, commit},
     stand::{Stand, Stop},
@@ -23,6 +25,7 @@ use super::{
 use crate::{
     backend::{AcquireRequest, WaitBound},
     error::{BackendError, BackendErrorKind},
+    lease::OwnerToken,
     record::{Outcome, Save},
 };
 
@@ -61,7 +64,7 @@ async fn run(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), Ba
         // What it had goes first.
         place.over().await;
     }
-    late(client, save).await
+    late(client, save, releases).await
 }
 
 /// What to say; `None` if it has to take a turn.
@@ -78,8 +81,8 @@ fn lost(why: &'static str) -> BackendError {
     BackendError::new(BackendErrorKind::Lost, why)
 }
 
-/// Of an owner that does not hold any more.
-async fn late(client: &Arc<Client>, save: &Save) -> Result<(), BackendError> {
+/// Of an owner that does not hold here.
+async fn late(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), BackendError> {
     let shared = &client.shared;
     let standing = record::read(shared, &save.key).await?;
     // Either way it would be the same in its turn.
@@ -96,6 +99,12 @@ async fn late(client: &Arc<Client>, save: &Save) -> Result<(), BackendError> {
         _ => {}
     }
     let mut request = AcquireRequest::new(save.key.clone(), shared.config.session_timeout);
+    request.owner = save.owner;
+    if let Some(ended) = elsewhere(shared, &request, save, releases).await? {
+        return ended;
+    }
+    // The owner's place here may be asked for again meanwhile.
+    request.owner = OwnerToken::random();
     request.wait = WaitBound::Until(Instant::now() + TURN);
     let lease = match acquire::acquire(client, &request).await {
         Ok(lease) => lease,
@@ -111,7 +120,44 @@ async fn late(client: &Arc<Client>, save: &Save) -> Result<(), BackendError> {
     }
 }
 
+/// By the owner's node, if that is there and has its turn, whoever made it.
+async fn elsewhere(
+    shared: &Arc<Shared>,
+    request: &AcquireRequest,
+    save: &Save,
+    releases: bool,
+) -> Result<Option<Result<(), BackendError>>, Trouble> {
+    let session = shared.session().await?;
+    let zk = session.client()?;
+    // One of nobody: the owner's own is in its process.
+    let place = Place::new(request, false, None);
+    let mut stand = Stand::new(shared, &place, session, zk);
+    let saved = match stand.find_holder().await {
+        Ok(()) => stand.save(save, releases).await,
+        Err(stop) => Err(stop),
+    };
+    match saved {
+        Ok(saved) => Ok(told(saved)),
+        Err(Stop::Refused(trouble)) => Err(trouble),
+        Err(_) => Err(Trouble::no_session()),
+    }
+}
+
 impl Stand<'_> {
+    /// Takes the owner's node for its own, if it is the first.
+    async fn find_holder(&mut self) -> Result<(), Stop> {
+        let children = self.list().await?.unwrap_or_default();
+        let layout = self.shared.config.layout;
+        let queue = Queue::read(layout, &children).map_err(Stop::Refused)?;
+        let owner = layout.of_owner(&self.place.owner);
+        if let Some(first) = queue.holders().first()
+            && first.name.starts_with(&owner)
+        {
+            self.stands([&self.parent, "/", first.name].concat(), 0);
+        }
+        Ok(())
+    }
+
     /// Does what the holder asked for; whether the node has gone with that.
     pub(super) async fn errands(&mut self) -> Result<bool, Stop> {
         while let Some(errand) = self.place.next_errand() {

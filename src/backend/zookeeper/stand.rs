@@ -259,7 +259,7 @@ impl<'a> Stand<'a> {
     }
 
     /// The children of the key's node, as of now: `None` if that is not there.
-    async fn list(&self) -> Result<Option<Vec<String>>, Stop> {
+    pub(super) async fn list(&self) -> Result<Option<Vec<String>>, Stop> {
         loop {
             // Done in this order.
             let sync = self.client.sync(&self.parent);

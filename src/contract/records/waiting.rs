@@ -279,6 +279,8 @@ pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
         .await?;
         last = Some((wish, token));
     }
+    // Who was told of a result may be about to leave the queue.
+    context.until_waiting(&key, 0).await?;
     // Who would have to wait for somebody else has it at once.
     let lock = context.one.acquire(&request(&key)).await?;
     for wish in [request(&key), context.patient(&key)] {
