@@ -514,7 +514,9 @@ impl LockingRecordStore for Store {
         let mut undo = Undo(self, Some(request));
         let looks = |first| !in_two_steps && (first || !self.is(Fault::LooksOnce));
         found = self
-            .until(request, |first| self.look(request, open, looks(first), first))
+            .until(request, |first| {
+                self.look(request, open, looks(first), first)
+            })
             .await;
         if let Ok(Found::Lease { .. }) = found {
             // The answer is on its way.

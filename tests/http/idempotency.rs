@@ -50,6 +50,14 @@ macro_rules! on_each_store {
                 super::$test(crate::backends::On::Redis).await;
             })*
         }
+
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(crate::backends::On::ZooKeeper).await;
+            })*
+        }
     };
 }
 

@@ -160,7 +160,13 @@ impl Stand<'_> {
     pub(super) fn opens(&self, token: Option<FencingToken>, before: &Before) -> Option<Vec<u8>> {
         let open = self.place.opening()?;
         let ttl = millis(open.ttl);
-        Some(kept::open(token, ttl, &self.place.owner, before, &open.bytes))
+        Some(kept::open(
+            token,
+            ttl,
+            &self.place.owner,
+            before,
+            &open.bytes,
+        ))
     }
 
     /// The node is the first: looks at the record as it was read since, and opens.
@@ -197,7 +203,9 @@ impl Stand<'_> {
                 Some(standing) => Change::Write(data, standing.version),
             };
             let mut writer = self.client.new_multi_writer();
-            let at = self.shelf.change(&change, &mut writer, &self.shared.config)?;
+            let at = self
+                .shelf
+                .change(&change, &mut writer, &self.shared.config)?;
             writer.add_check_version(&node.path, 0)?;
             self.place.owe();
             match self.see(commit(writer.commit())).await? {
@@ -306,7 +314,8 @@ impl Stand<'_> {
             };
             let mut writer = self.client.new_multi_writer();
             writer.add_check_version(&self.shelf.bucket, bucket)?;
-            self.shelf.change(&change, &mut writer, &self.shared.config)?;
+            self.shelf
+                .change(&change, &mut writer, &self.shared.config)?;
             if let Some(node) = &self.node {
                 writer.add_delete(&node.path, None)?;
             }

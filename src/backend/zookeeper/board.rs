@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{clock::jittered, key::LockKey};
 
-
 /// How often to look, whatever was heard.
 const CEILING: Duration = Duration::from_secs(5);
 /// The same for a node that is not watched.

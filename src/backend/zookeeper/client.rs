@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     config::Config,
     ends::{self, Ends},
-    place::Loads,
     patrol,
+    place::Loads,
     room::{Entered, Room},
     seek,
     session::Session,

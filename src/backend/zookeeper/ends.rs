@@ -157,7 +157,9 @@ async fn look_at_some(shared: &Shared, session: &Session, names: &[Arc<str>]) {
     let Ok(client) = session.client() else {
         return names.iter().for_each(|name| shared.ends.note(name, AGAIN));
     };
-    let shelves = names.iter().map(|name| Shelf::of_name(&shared.config, name));
+    let shelves = names
+        .iter()
+        .map(|name| Shelf::of_name(&shared.config, name));
     // Each is sent when its future is made; the bucket is read before the record.
     let asked: Vec<_> = shelves
         .map(|shelf| {

@@ -91,9 +91,7 @@ async fn late(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), B
             return Err(lost("a later holder has left a record"));
         }
         // It is done.
-        (Some(kept), Outcome::Keep { .. })
-            if kept.is_closed() && kept.token() == save.token =>
-        {
+        (Some(kept), Outcome::Keep { .. }) if kept.is_closed() && kept.token() == save.token => {
             return Ok(());
         }
         _ => {}
@@ -232,7 +230,9 @@ impl Stand<'_> {
         }
         let mut writer = self.client.new_multi_writer();
         let at = match &change {
-            Some(change) => self.shelf.change(change, &mut writer, &self.shared.config)?,
+            Some(change) => self
+                .shelf
+                .change(change, &mut writer, &self.shared.config)?,
             None => 0,
         };
         match releases {

@@ -434,7 +434,10 @@ mod tests {
         let Leaves::Data(back) = replaced.undone_by(&mine, NOW + 20) else {
             panic!("the orphan comes back");
         };
-        assert_eq!(back, open(Some(token(8)), 40, &other, &Before::Nothing, b"old"));
+        assert_eq!(
+            back,
+            open(Some(token(8)), 40, &other, &Before::Nothing, b"old")
+        );
         let fence = Leaves::Data(super::fence(token(12), 40));
         assert_eq!(replaced.forgotten_by(&mine, NOW + 20), fence);
         // Another took it for an orphan: what it puts back one day is a mark.

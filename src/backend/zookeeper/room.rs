@@ -9,8 +9,8 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    lease::Inner,
     board::{Board, Told},
+    lease::Inner,
     place::{Joined, Loads, Place},
 };
 use crate::{backend::AcquireRequest, key::LockKey, lease::OwnerToken, sync::lock};

@@ -50,7 +50,9 @@ impl ServerClock {
     }
 
     pub(super) fn read(&mut self, reading: Reading) {
-        let age = reading.middle.saturating_duration_since(self.reading.middle);
+        let age = reading
+            .middle
+            .saturating_duration_since(self.reading.middle);
         if reading.width <= self.reading.width * 2 + NOISE || age > self.stays {
             self.reading = reading;
         }

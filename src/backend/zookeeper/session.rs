@@ -169,7 +169,9 @@ impl Session {
     /// Milliseconds since 1970, as the servers have it.
     pub(super) fn servers_now(&self) -> i64 {
         // It was read before anybody had this session.
-        lock(&self.clock).as_ref().map_or(i64::MIN, ServerClock::now)
+        lock(&self.clock)
+            .as_ref()
+            .map_or(i64::MIN, ServerClock::now)
     }
 
     async fn make_node(&self, client: &zk::Client, config: &Config) -> Result<(), Trouble> {

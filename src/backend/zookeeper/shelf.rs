@@ -152,11 +152,18 @@ mod tests {
 
     #[test]
     fn buckets_are_the_same_everywhere_and_none_is_crowded() {
-        assert_eq!(bucket("order:1.7;"), 0x23, "processes of other versions look elsewhere");
+        assert_eq!(
+            bucket("order:1.7;"),
+            0x23,
+            "processes of other versions look elsewhere"
+        );
         let mut sizes = [0; BUCKETS as usize];
         for n in 0..64_000 {
             sizes[bucket(&format!("order:1.{n};")) as usize] += 1;
         }
-        assert!(sizes.iter().all(|size| (700..1300).contains(size)), "{sizes:?}");
+        assert!(
+            sizes.iter().all(|size| (700..1300).contains(size)),
+            "{sizes:?}"
+        );
     }
 }

@@ -187,7 +187,9 @@ impl<'a> Stand<'a> {
         let mut writer = self.client.new_multi_writer();
         writer.add_create(&self.parent, PARENT, &config.parents())?;
         writer.add_create(&prefix, &config.data, &config.nodes())?;
-        let open = self.has_no_record.then(|| self.opens(None, &Before::Nothing));
+        let open = self
+            .has_no_record
+            .then(|| self.opens(None, &Before::Nothing));
         let open = open.flatten().map(Change::Create);
         if let Some(open) = &open {
             self.shelf.change(open, &mut writer, config)?;

@@ -297,7 +297,11 @@ pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
         .await?;
     if let Some((wish, token)) = &last {
         let saved = two.dyn_save(&keep(wish, *token, "stale")).await;
-        refused(saved, 2, "of a holder whose result was replaced, and that forgotten")?;
+        refused(
+            saved,
+            2,
+            "of a holder whose result was replaced, and that forgotten",
+        )?;
     }
     let loaded = two.dyn_load(&key).await?;
     ensure!(loaded.is_none(), 4, "a replaced result is back: {loaded:?}");
