@@ -322,6 +322,9 @@ impl Stand<'_> {
             match self.see(commit(writer.commit())).await? {
                 Ok(Wrote::Done) => {
                     self.node = None;
+                    if let Change::Delete(_) = change {
+                        self.shared.ends.forget(self.place.key.as_str());
+                    }
                     return Ok(());
                 }
                 // The node is gone without us.

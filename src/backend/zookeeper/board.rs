@@ -6,15 +6,16 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use zookeeper_client as zk;
 
-use super::{
-    client::Shared, kept::Kept, session::Session, shelf::Shelf, stand::PAUSE, watches::Watch,
-};
+use super::{client::Shared, kept::Kept, session::Session, shelf::Shelf, watches::Watch};
 use crate::{clock::jittered, key::LockKey};
 
 /// How often to look, whatever was heard.
 const CEILING: Duration = Duration::from_secs(5);
 /// The same for a node that is not watched.
 const UNWATCHED: Duration = Duration::from_secs(1);
+
+/// The same where it could not be looked at.
+const TROUBLED: Duration = Duration::from_millis(250);
 
 /// What stands there: nothing as long as nobody has looked.
 type Sight = Option<Arc<Kept>>;
@@ -60,14 +61,14 @@ pub(super) async fn keep(shared: Arc<Shared>, key: LockKey, board: Board) {
 /// Looks, tells what is new, and returns when it is worth to look again.
 async fn tell(shared: &Shared, shelf: &Shelf, board: &Board) {
     let Ok(session) = shared.session().await else {
-        return sleep(PAUSE).await;
+        return sleep(jittered(TROUBLED)).await;
     };
     let looked = tokio::select! {
         looked = look(shared, &session, shelf) => looked,
         () = session.over() => return,
     };
     let Ok((sight, watch)) = looked else {
-        return sleep(jittered(PAUSE * 5)).await;
+        return sleep(jittered(TROUBLED)).await;
     };
     board.0.send_if_modified(|before| {
         let is_news = *before != sight;

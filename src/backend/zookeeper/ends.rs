@@ -23,7 +23,7 @@ use super::{
 };
 use crate::sync::lock;
 
-/// So many are kept in mind; what is beyond them is the patrol's.
+/// So many are kept in mind, those that end first; what is beyond them is the patrol's.
 const MOST: usize = 50_000;
 /// How many are looked at at a time: each may be large.
 const AT_ONCE: usize = 16;
@@ -54,11 +54,15 @@ impl Known {
                 self.order.remove(&(*before, name.clone()));
                 name
             }
-            None if self.due.len() >= MOST => return,
             None => Arc::from(name),
         };
         self.due.insert(name.clone(), at);
         self.order.insert((at, name));
+        if self.order.len() > MOST
+            && let Some((_, last)) = self.order.pop_last()
+        {
+            self.due.remove(&last);
+        }
     }
 
     fn remove(&mut self, name: &str) {
@@ -235,11 +239,12 @@ mod tests {
     async fn the_list_is_bounded() {
         let ends = Ends::default();
         for n in 0..MOST + 10 {
-            ends.note(&n.to_string(), Duration::from_secs(1));
+            ends.note(&n.to_string(), Duration::from_secs(1 + n as u64));
         }
-        assert_eq!(lock(&ends.known).order.len(), MOST);
-        // Those in it are still moved.
-        ends.note("0", Duration::ZERO);
+        assert_eq!(lock(&ends.known).due.len(), MOST);
+        assert!(ends.knows("0") && !ends.knows(&MOST.to_string()));
+        ends.note("sooner", Duration::ZERO);
         assert_eq!(ends.next(), Some(Instant::now() + LATE));
+        assert_eq!(lock(&ends.known).order.len(), MOST);
     }
 }

@@ -252,8 +252,8 @@ impl Stand<'_> {
 
     /// Reads the own node, and what else the grant depends on: after the list, if that was sent
     /// before.
-    fn read_own<'s>(
-        &'s self,
+    fn read_own(
+        &self,
         path: &str,
     ) -> impl Future<Output = Result<(zk::Stat, Option<Watch>, Option<Standing>), zk::Error>> + Send
     {
