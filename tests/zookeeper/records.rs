@@ -14,7 +14,7 @@ use tower_lock::{
 
 use crate::{
     servers::ZooKeeperServer,
-    support::{BASE, LONG, connect, hold, key, patient, standing, until, until_nothing_is_left},
+    support::{BASE, LONG, connect, hold, key, patient, until, until_nothing_is_left},
 };
 
 pub(crate) fn opening(bytes: &'static str) -> Opening {
@@ -159,7 +159,7 @@ async fn five_hundred_that_wait_have_it_together() {
     let server = ZooKeeperServer::start();
     let (one, two) = (connect(&server).await, connect(&server).await);
     let key = key(1);
-    let mut took = Vec::new();
+    let (mut took, mut asked) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let (request, lease, _) = begin(&one, &key).await;
         let mut waiting = JoinSet::new();
@@ -169,7 +169,10 @@ async fn five_hundred_that_wait_have_it_together() {
             waiting
                 .spawn(async move { backend.acquire_or_load(&request, Some(&opening("x"))).await });
         }
-        until("all wait", async || standing(&server, &key) == 501).await;
+        // Each watches the one before it, and each process the record.
+        let watches = async || server.figure("zk_watch_count") >= 502.0;
+        until("all wait", watches).await;
+        let before = server.figure("zk_packets_received");
         let begun = Instant::now();
         one.save_and_release(&keep(&request, &lease, "result"))
             .await
@@ -181,15 +184,19 @@ async fn five_hundred_that_wait_have_it_together() {
             }
         }
         took.push(begun.elapsed());
-        until("all have left", async || standing(&server, &key) == 0).await;
+        let gone = async || server.standing(&crate::support::path(&key)).is_empty();
+        until("all have left", gone).await;
+        asked.push(server.figure("zk_packets_received") - before);
         let mut operator = server.session();
         for path in server.records_left(BASE) {
             assert_eq!(operator.delete(&path), 0);
         }
     }
     took.sort();
-    println!("500 who waited had it after {took:?}");
-    assert!(took[0] < Duration::from_millis(500), "{took:?}");
+    println!("500 who waited had it after {took:?}, with {asked:?} requests");
+    assert!(took[0] < Duration::from_secs(1), "{took:?}");
+    // Each leaves the queue and ends its watch, and hardly one looks for itself.
+    assert!(asked.iter().all(|requests| *requests < 1300.0), "{asked:?}");
 }
 
 /// What is over goes: of a process that lives, soon after its end; of one that is gone, when another

@@ -172,6 +172,7 @@ async fn look_at_some(shared: &Shared, session: &Session, names: &[Arc<str>]) {
             (shelf, bucket, record)
         })
         .collect();
+    let mut deletions = Vec::new();
     for ((shelf, bucket, record), name) in asked.into_iter().zip(names) {
         let (bucket, standing) = match (bucket.await, record.await) {
             (Ok(Some(bucket)), Ok(Some(standing))) => (bucket, standing),
@@ -187,29 +188,39 @@ async fn look_at_some(shared: &Shared, session: &Session, names: &[Arc<str>]) {
         if left > -(LATE.as_millis() as i64) {
             let left = Duration::from_millis(left.max(0).unsigned_abs());
             shared.ends.note(name, left);
-        } else if !is_deleted(shared, &client, &shelf, &standing, bucket.version).await {
+        } else {
+            let deletion = delete(shared, &client, &shelf, &standing, bucket.version);
+            deletions.push((name, deletion));
+        }
+    }
+    for (name, deletion) in deletions {
+        let is_done = match deletion {
+            Ok(deletion) => matches!(commit(deletion).await, Ok(Wrote::Done)),
+            Err(_) => false,
+        };
+        if !is_done {
             shared.ends.note(name, AGAIN);
         }
     }
 }
 
 /// Deletes it if it is what was read: its version is, and no node was made in its bucket since.
-async fn is_deleted(
+fn delete<'a>(
     shared: &Shared,
-    client: &zk::Client,
+    client: &'a zk::Client,
     shelf: &Shelf,
     standing: &Standing,
     bucket: i32,
-) -> bool {
+) -> Result<
+    impl Future<Output = Result<Vec<zk::MultiWriteResult>, zk::MultiWriteError>> + Send + use<'a>,
+    zk::Error,
+> {
     let mut writer = client.new_multi_writer();
+    writer.add_check_version(&shelf.bucket, bucket)?;
     let change = Change::Delete(standing.version);
-    let added = writer
-        .add_check_version(&shelf.bucket, bucket)
-        .and_then(|()| shelf.change(&change, &mut writer, &shared.config));
-    if added.is_err() {
-        return false;
-    }
-    matches!(commit(writer.commit()).await, Ok(Wrote::Done))
+    shelf.change(&change, &mut writer, &shared.config)?;
+    // It is sent when its future is made.
+    Ok(writer.commit())
 }
 
 #[cfg(test)]

@@ -64,7 +64,14 @@ async fn run(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), Ba
         // What it had goes first.
         place.over().await;
     }
-    late(client, save, releases).await
+    loop {
+        let session = client.shared.session().await?;
+        match late(client, save, releases).await {
+            // To repeat it is harmless.
+            Err(error) if error.kind() == BackendErrorKind::Unavailable && session.is_over() => {}
+            saved => return saved,
+        }
+    }
 }
 
 /// What to say; `None` if it has to take a turn.

@@ -204,7 +204,7 @@ impl Stand<'_> {
         }
         match self.unopen().await {
             // Somebody else's rights, or something that is no record: it is not the key's matter.
-            Err(Stop::Refused(trouble)) if trouble.answered => {
+            Err(Stop::Refused(trouble)) if trouble.answered && !trouble.may_pass() => {
                 tracing::debug!(target: "tower_lock", "ZooKeeper refused to undo an open record");
                 self.place.settle();
             }

@@ -300,8 +300,9 @@ impl Stand<'_> {
             let owed = self.place.probed().map(|since| since + OFFER);
             tokio::select! {
                 biased;
-                _ = &mut changed => return Ok(()),
+                // Before the other, which comes of it where all leave the queue with a result.
                 kept = hear(&mut told) => self.hears_of(kept, came)?,
+                _ = &mut changed => return Ok(()),
                 () = self.session.over() => return Err(Stop::SessionOver),
                 () = self.place.told() => {
                     if !self.place.is_wanted() {
