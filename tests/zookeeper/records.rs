@@ -115,6 +115,26 @@ async fn a_run_is_two_writes_and_a_replay_none() {
     assert_eq!(replays.await, 0);
 }
 
+/// Nor by a renewal that finds the node gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_saves_and_releases_is_not_lost() {
+    let server = ZooKeeperServer::start();
+    let backend = connect(&server).await;
+    for n in 0..100 {
+        let (request, lease, _) = begin(&backend, &key(n)).await;
+        let save = keep(&request, &lease, "result");
+        let (saved, ..) = tokio::join!(
+            backend.save_and_release(&save),
+            lease.renew(),
+            lease.renew()
+        );
+        saved.unwrap();
+        let renewed = lease.renew().await.unwrap_err();
+        assert_eq!(renewed.kind(), BackendErrorKind::Lost);
+        assert_eq!(lease.lost().get(), None);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn records_stand_beside_their_key_in_the_documented_form() {
     let server = ZooKeeperServer::start();
@@ -157,7 +177,13 @@ fn bucket(key: &LockKey) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_that_wait_have_it_together() {
     let server = ZooKeeperServer::start();
-    let (one, two) = (connect(&server).await, connect(&server).await);
+    let url = server.url();
+    // So many ask at once, and the machine may be busy.
+    let patient_one = || {
+        let builder = ZooKeeperBackend::builder(&url).with_session_timeout(LONG / 30);
+        builder.with_operation_timeout(LONG / 30).connect()
+    };
+    let (one, two) = (patient_one().await.unwrap(), patient_one().await.unwrap());
     let key = key(1);
     let (mut took, mut asked) = (Vec::new(), Vec::new());
     for _ in 0..3 {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use zookeeper_client as zk;
 
 use super::{
@@ -19,18 +19,18 @@ use super::{
     queue::Queue,
     record,
     shelf::{Change, Standing, Wrote, commit},
-    stand::{Stand, Stop},
+    stand::{PAUSE, Stand, Stop},
     trouble::Trouble,
 };
 use crate::{
-    backend::{AcquireRequest, WaitBound},
+    backend::AcquireRequest,
     error::{BackendError, BackendErrorKind},
     lease::OwnerToken,
     record::{Outcome, Save},
 };
 
-/// How long a late save waits for its turn, so that others that only look do not refuse it. Who
-/// holds for longer has the key.
+/// For how long a late save tries to get a turn, so that others that only look do not refuse it.
+/// Who holds for longer has the key.
 const TURN: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// Saves for the owner of a save, and gives its key back if that is to be done.
@@ -108,15 +108,19 @@ async fn late(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), B
     if let Some(ended) = elsewhere(shared, &request, save, releases).await? {
         return ended;
     }
-    // The owner's place here may be asked for again meanwhile.
-    request.owner = OwnerToken::random();
-    request.wait = WaitBound::Until(Instant::now() + TURN);
-    let lease = match acquire::acquire(client, &request).await {
-        Ok(lease) => lease,
-        Err(error) if acquire::keeps_out(&error) => {
+    let mut kept_out = None::<Instant>;
+    let lease = loop {
+        // The owner's place here may be asked for again meanwhile.
+        request.owner = OwnerToken::random();
+        match acquire::acquire(client, &request).await {
+            Ok(lease) => break lease,
+            Err(error) if !acquire::keeps_out(&error) => return Err(error),
+            Err(_) => {}
+        }
+        if kept_out.get_or_insert_with(Instant::now).elapsed() >= TURN {
             return Err(lost("another has the key"));
         }
-        Err(error) => return Err(error),
+        sleep(PAUSE).await;
     };
     let broken = || Err(Trouble::unavailable("the save broke off").into());
     match lease.inner.save(save) {
@@ -175,6 +179,8 @@ impl Stand<'_> {
             let is_over = self.node.is_none();
             if is_over {
                 self.place.let_go();
+            } else if releases {
+                self.place.stays();
             }
             // It may have left.
             let _ = answer.send(saved);
@@ -197,7 +203,7 @@ impl Stand<'_> {
                 }
                 Err(Stop::Refused(_)) => {
                     tries += 1;
-                    tokio::time::sleep(super::stand::PAUSE).await;
+                    sleep(PAUSE).await;
                 }
                 Err(stop) => return Err(stop),
             }

@@ -123,7 +123,10 @@ impl Inner {
         let (node, heard) = tokio::join!(timeout(limit, look), self.session.hear(now.at, limit));
         let stat = node.unwrap_or_else(|_| Err(Trouble::no_answer()))?;
         if stat.is_none_or(|stat| stat.ephemeral_owner != self.session.id) {
-            self.lose(Loss::ForceReleased);
+            // Who saves and releases loses nothing.
+            if !self.place.is_leaving() {
+                self.lose(Loss::ForceReleased);
+            }
             return Err(Renewal::Lost);
         }
         heard?;

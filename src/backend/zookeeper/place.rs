@@ -70,6 +70,8 @@ struct State {
     /// An open record may be there whose grant nobody has taken.
     owes: bool,
     errands: VecDeque<Errand>,
+    /// One of them is to release it.
+    leaves: bool,
     releases: Vec<oneshot::Sender<Result<(), Trouble>>>,
 }
 
@@ -141,6 +143,7 @@ impl Place {
                 seen: None,
                 owes: false,
                 errands: VecDeque::new(),
+                leaves: false,
                 releases: Vec::new(),
             }),
             told: Notify::new(),

@@ -52,6 +52,7 @@ impl Place {
         if state.over || state.let_go || !matches!(state.phase, Phase::Held(_)) {
             return None;
         }
+        state.leaves |= releases;
         state.errands.push_back(Errand {
             save,
             releases,
@@ -62,7 +63,18 @@ impl Place {
         Some(receiver)
     }
 
+    /// Whether its node may go without being lost.
+    pub(in crate::backend::zookeeper) fn is_leaving(&self) -> bool {
+        let state = lock(&self.state);
+        state.let_go || state.leaves
+    }
+
     // For the task.
+
+    /// What was to release it did not.
+    pub(in crate::backend::zookeeper) fn stays(&self) {
+        lock(&self.state).leaves = false;
+    }
 
     pub(in crate::backend::zookeeper) fn opening(&self) -> Option<&Opening> {
         self.loads.as_ref()?.open.as_ref()
