@@ -17,8 +17,8 @@ const UNWATCHED: Duration = Duration::from_secs(1);
 /// The same where it could not be looked at.
 const TROUBLED: Duration = Duration::from_millis(250);
 
-/// What stands there: nothing as long as nobody has looked.
-type Sight = Option<Arc<Kept>>;
+/// What stands there, once somebody has looked.
+type Sight = Option<Option<Arc<Kept>>>;
 
 /// What those who wait look at.
 pub(super) type Told = watch::Receiver<Sight>;
@@ -71,9 +71,9 @@ async fn tell(shared: &Shared, shelf: &Shelf, board: &Board) {
         return sleep(jittered(TROUBLED)).await;
     };
     board.0.send_if_modified(|before| {
-        let is_news = *before != sight;
+        let is_news = before.as_ref() != Some(&sight);
         if is_news {
-            *before = sight;
+            *before = Some(sight);
         }
         is_news
     });
@@ -95,7 +95,7 @@ async fn look(
     shared: &Shared,
     session: &Session,
     shelf: &Shelf,
-) -> Result<(Sight, Option<Watch>), zk::Error> {
+) -> Result<(Option<Arc<Kept>>, Option<Watch>), zk::Error> {
     let client = session.client().map_err(|_| zk::Error::ClientClosed)?;
     let room = session.room_for_watch(&shelf.path);
     // Each is sent when its future is made: what changes after the watch is set is told.

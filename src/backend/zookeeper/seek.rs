@@ -373,10 +373,12 @@ impl Stand<'_> {
 }
 
 async fn hear(told: &mut Option<Told>) -> Option<Arc<Kept>> {
-    if let Some(told) = told
+    while let Some(told) = told
         && told.changed().await.is_ok()
     {
-        return told.borrow_and_update().clone();
+        if let Some(kept) = &*told.borrow_and_update() {
+            return kept.clone();
+        }
     }
     std::future::pending().await
 }
