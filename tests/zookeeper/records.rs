@@ -7,7 +7,7 @@ use std::{
 
 use tokio::task::JoinSet;
 use tower_lock::{
-    BackendErrorKind, Lease as _, LockKey, ZooKeeperBackend,
+    BackendErrorKind, FencingToken, Lease as _, LockKey, ZooKeeperBackend,
     backend::{AcquireRequest, Found, LockingRecordStore as _, zookeeper::ZooKeeperLease},
     record::{Opening, Orphans, Record, RecordStore as _, Save},
 };
@@ -115,7 +115,43 @@ async fn a_run_is_two_writes_and_a_replay_none() {
     assert_eq!(replays.await, 0);
 }
 
-/// Nor by a renewal that finds the node gone.
+/// The owner's node is its turn, whoever made it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_in_another_process_is_the_holders() {
+    let server = ZooKeeperServer::start();
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    for (n, releases) in [(0, false), (1, true), (2, true), (3, true)] {
+        let (request, lease, _) = begin(&one, &key(n)).await;
+        let token = lease.fencing_token();
+        if n == 3 {
+            // One of a higher token, so that it is refused.
+            let last = Save::keep(key(n), request.owner, FencingToken::MAX, "last", LONG);
+            two.save(&last).await.unwrap();
+        }
+        let save = match n {
+            2 => forget(&request, &lease),
+            _ => keep(&request, &lease, "result"),
+        };
+        let saved = match releases {
+            true => two.save_and_release(&save).await,
+            false => two.save(&save).await,
+        };
+        let refused = saved.err().map(|error| error.kind());
+        assert_eq!(refused, (n == 3).then_some(BackendErrorKind::Lost));
+        let tokens = one.load(&key(n)).await.unwrap().map(|record| record.token);
+        let expected = [Some(token), Some(token), None, Some(FencingToken::MAX)];
+        assert_eq!(tokens, expected[n as usize]);
+        if releases {
+            hold(&two, &key(n)).await.release().await.unwrap();
+            assert!(lease.renew().await.is_err());
+        } else {
+            lease.renew().await.unwrap();
+        }
+        lease.release().await.unwrap();
+    }
+}
+
+/// A renewal meanwhile may find the node gone, which is no loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_saves_and_releases_is_not_lost() {
     let server = ZooKeeperServer::start();

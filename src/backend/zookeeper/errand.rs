@@ -91,6 +91,11 @@ fn lost(why: &'static str) -> BackendError {
 /// Of an owner that does not hold here.
 async fn late(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), BackendError> {
     let shared = &client.shared;
+    let mut request = AcquireRequest::new(save.key.clone(), shared.config.session_timeout);
+    request.owner = save.owner;
+    if let Some(ended) = elsewhere(shared, &request, save, releases).await? {
+        return ended;
+    }
     let standing = record::read(shared, &save.key).await?;
     // Either way it would be the same in its turn.
     match (&standing, &save.outcome) {
@@ -102,11 +107,6 @@ async fn late(client: &Arc<Client>, save: &Save, releases: bool) -> Result<(), B
             return Ok(());
         }
         _ => {}
-    }
-    let mut request = AcquireRequest::new(save.key.clone(), shared.config.session_timeout);
-    request.owner = save.owner;
-    if let Some(ended) = elsewhere(shared, &request, save, releases).await? {
-        return ended;
     }
     let mut kept_out = None::<Instant>;
     let lease = loop {
