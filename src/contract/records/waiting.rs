@@ -279,8 +279,6 @@ pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
         .await?;
         last = Some((wish, token));
     }
-    // Who was told of a result may be about to leave the queue.
-    context.until_waiting(&key, 0).await?;
     // Who would have to wait for somebody else has it at once.
     let lock = context.one.acquire(&request(&key)).await?;
     for wish in [request(&key), context.patient(&key)] {
@@ -297,11 +295,7 @@ pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
         .await?;
     if let Some((wish, token)) = &last {
         let saved = two.dyn_save(&keep(wish, *token, "stale")).await;
-        refused(
-            saved,
-            2,
-            "of a holder whose result was replaced, and that forgotten",
-        )?;
+        refused(saved, 2, "of a holder whose result was replaced, and that forgotten")?;
     }
     let loaded = two.dyn_load(&key).await?;
     ensure!(loaded.is_none(), 4, "a replaced result is back: {loaded:?}");
