@@ -13,6 +13,7 @@ use crate::{
     idempotency::FirstRun,
     lease::FencingToken,
     manager::{HeldLock, HeldLocks},
+    single_flight::Flight,
 };
 
 /// A handler asked for a lock that its route does not hold, or for *the* token where there are
@@ -28,6 +29,8 @@ pub enum LockRejection {
     /// No `IdempotencyLayer` begins this request: it is not installed on the route, or the request has
     /// no key and needs none.
     NotIdempotent,
+    /// No `SingleFlightLayer` is installed on the route, or it does not concern this method.
+    NotInFlight,
 }
 
 impl std::fmt::Display for LockRejection {
@@ -38,6 +41,9 @@ impl std::fmt::Display for LockRejection {
             }
             Self::SeveralLocks => {
                 "the request holds several locks of one layer, each with a fencing token of its own: take `HeldLocks`"
+            }
+            Self::NotInFlight => {
+                "the request is not in a flight: is a `SingleFlightLayer` installed on this route, and does it concern this method? `Option<Flight>` takes both"
             }
             Self::NotIdempotent => {
                 "the request has no idempotency key: is an `IdempotencyLayer` installed on this route, and is its key required? `Option<FirstRun>` takes both"
@@ -113,5 +119,23 @@ impl<S: Sync> OptionalFromRequestParts<S> for FirstRun {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(parts.extensions.get::<FirstRun>().cloned())
+    }
+}
+
+/// What the request is to others of its key.
+impl<S: Sync> FromRequestParts<S> for Flight {
+    type Rejection = LockRejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let flight = parts.extensions.get::<Flight>().copied();
+        flight.ok_or(LockRejection::NotInFlight)
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for Flight {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<Flight>().copied())
     }
 }

@@ -17,8 +17,10 @@ pub mod lease;
 mod manager;
 mod policy;
 pub mod record;
+mod replay;
 mod route;
 mod runtime;
+pub mod single_flight;
 mod sync;
 mod web;
 
@@ -43,6 +45,7 @@ pub use self::{
     idempotency::{IdempotencyKey, IdempotencyLayer, IdempotencyPolicy},
     key::{KeyExtractor, LockKey},
     lease::{FencingToken, Lease, Loss, OwnerToken},
+    single_flight::{SingleFlightLayer, SingleFlightPolicy},
 };
 pub use self::{
     layer::{FromBody, FromHead, LockLayer, LockService, ResponseFuture},
@@ -67,6 +70,8 @@ const _: () = {
     send_sync_unpin::<IdempotencyKey>();
     send_sync_unpin::<IdempotencyLayer>();
     send_sync_unpin::<IdempotencyPolicy>();
+    send_sync_unpin::<SingleFlightLayer>();
+    send_sync_unpin::<SingleFlightPolicy>();
     send_sync_unpin::<LockKey>();
     send_sync_unpin::<FencingToken>();
     send_sync_unpin::<OwnerToken>();

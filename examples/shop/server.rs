@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot};
 use tower_lock::{
     HeldLock, IdempotencyKey, IdempotencyLayer, LockKey, LockLayer, LockManager, LockPolicy,
-    OnLost, idempotency::FirstRun, key,
+    OnLost, SingleFlightLayer, idempotency::FirstRun, key, single_flight::Flight,
 };
 
 use crate::{
@@ -109,6 +109,11 @@ fn app(shop: Shop, args: &Serve) -> Result<Router, BoxError> {
             routes = routes.route("/checkout", post(checkout).route_layer(layer));
         }
         Err(error) => eprintln!("shop: no /checkout: {error}"),
+    }
+    let report_id = key::from_extractors(|Path(id): Path<u32>| LockKey::new("report", id));
+    match SingleFlightLayer::try_new(&shop.locks, report_id) {
+        Ok(layer) => routes = routes.route("/reports/{id}", get(report).route_layer(layer)),
+        Err(error) => eprintln!("shop: no /reports: {error}"),
     }
     Ok(routes
         .route("/orders/{id}", get(order))
@@ -201,6 +206,33 @@ async fn checkout(
     Ok((StatusCode::CREATED, Json(charged)))
 }
 
+/// `GET /reports/{id}?ms=500`: the cached report, which takes so long to build that only one request
+/// should: the others wait for it, and find it in the cache.
+async fn report(
+    State(shop): State<Shop>,
+    Path(id): Path<u32>,
+    Query(query): Query<PayQuery>,
+    flight: Flight,
+) -> Result<Json<Value>, Refused> {
+    let cached = shop.store.report(id).await?;
+    let text = match &cached {
+        Some(text) => text.clone(),
+        None => {
+            tokio::time::sleep(Duration::from_millis(query.ms)).await;
+            let text = format!("built by {}", shop.instance);
+            shop.store.keep_report(id, text.clone()).await?;
+            text
+        }
+    };
+    Ok(Json(json!({
+        "report": id,
+        "text": text,
+        "was_cached": cached.is_some(),
+        "flight": format!("{flight:?}").to_lowercase(),
+        "rebuilds": shop.store.rebuilds(id).await?,
+    })))
+}
+
 /// `GET /orders/{id}`: what is stored.
 async fn order(State(shop): State<Shop>, Path(id): Path<u32>) -> Result<Json<Value>, Refused> {
     let order = shop.store.order(id).await?;
@@ -291,6 +323,7 @@ fn greeting(address: &str, no_lock: bool) -> String {
   Pay it twice at once:   curl -Z --parallel-immediate --no-progress-meter -X POST 'http://{address}/orders/7/pay?ms=2000&n=[1-2]'
   Do not wait for it:     curl -i -X POST -H 'Prefer: wait=0' 'http://{address}/orders/7/pay'
   Check out, again too:   curl -i -X POST -H 'Idempotency-Key: 8e03978e' 'http://{address}/checkout?ms=50'
+  A report, built once:   curl -Z --parallel-immediate --no-progress-meter 'http://{address}/reports/7?ms=2000&n=[1-9]'
   See the order:          curl 'http://{address}/orders/7'
   See who holds what:     curl 'http://{address}/locks'
 

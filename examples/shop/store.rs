@@ -111,6 +111,10 @@ impl Store {
              CREATE TABLE IF NOT EXISTS charges (
                  key TEXT NOT NULL,
                  instance TEXT NOT NULL
+             ) STRICT;
+             CREATE TABLE IF NOT EXISTS reports (
+                 id INTEGER NOT NULL,
+                 text TEXT NOT NULL
              ) STRICT;",
         )?;
         Ok(Self {
@@ -200,6 +204,33 @@ impl Store {
     pub(crate) async fn charges(&self, key: &str) -> Result<i64, StoreError> {
         let key = key.to_owned();
         self.with(move |db| Ok(charged(db, &key)?)).await
+    }
+
+    /// The cached report, if it was built.
+    pub(crate) async fn report(&self, id: u32) -> Result<Option<String>, StoreError> {
+        self.with(move |db| {
+            let last = "SELECT text FROM reports WHERE id = ?1 ORDER BY rowid DESC";
+            Ok(db.query_row(last, [id], |row| row.get(0)).optional()?)
+        })
+        .await
+    }
+
+    /// Caches a report that was built.
+    pub(crate) async fn keep_report(&self, id: u32, text: String) -> Result<(), StoreError> {
+        self.write(move |db| {
+            db.execute("INSERT INTO reports VALUES (?1, ?2)", params![id, text])?;
+            Ok(())
+        })
+        .await
+    }
+
+    /// How often this report was built.
+    pub(crate) async fn rebuilds(&self, id: u32) -> Result<i64, StoreError> {
+        self.with(move |db| {
+            let count = "SELECT count(*) FROM reports WHERE id = ?1";
+            Ok(db.query_row(count, [id], |row| row.get(0))?)
+        })
+        .await
     }
 
     /// The token of the last claim of this order, if there was one.

@@ -1,5 +1,7 @@
 //! What a backend can do, as plain data.
 
+use std::time::Duration;
+
 /// How far a backend's locks reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -51,9 +53,9 @@ pub struct Capabilities {
     /// Whether one grant can reserve a range of tokens (`Fairness::Batched`).
     pub reserves_tokens: bool,
     /// The shortest ttl that it takes, where a session gives one.
-    pub min_ttl: Option<std::time::Duration>,
+    pub min_ttl: Option<Duration>,
     /// The longest ttl that it takes, where there is one.
-    pub max_ttl: Option<std::time::Duration>,
+    pub max_ttl: Option<Duration>,
     /// The faults that it survives.
     pub survives: Faults,
 }
@@ -80,5 +82,11 @@ impl Capabilities {
                 data_loss: false,
             },
         }
+    }
+
+    /// The nearest ttl that it takes.
+    pub(crate) fn clamp_ttl(&self, ttl: Duration) -> Duration {
+        let ttl = self.min_ttl.map_or(ttl, |min| ttl.max(min));
+        self.max_ttl.map_or(ttl, |max| ttl.min(max))
     }
 }

@@ -173,10 +173,8 @@ impl<K: Source> KeyExtractor for IdempotencyKey<K, Scoped> {
                 let this = self.clone();
                 Extraction::Pending(Box::pin(async move {
                     let (mut parts, key) = later.await;
-                    match this.scope(&mut parts, key) {
-                        Extraction::Ready(result) => (parts, result),
-                        Extraction::Pending(later) => later.await,
-                    }
+                    let extraction = this.scope(&mut parts, key);
+                    extraction.resolve(parts).await
                 }))
             }
         }

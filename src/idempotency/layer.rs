@@ -8,7 +8,6 @@ use tower_layer::Layer;
 
 use super::{
     fingerprint::FingerprintOf,
-    headers::StoredHeaders,
     key::ScopedKey,
     knobs::{OnCrash, Store, Unreplayable},
     policy::IdempotencyPolicy,
@@ -20,6 +19,7 @@ use crate::{
     key::KeyExtractor,
     manager::LockManager,
     policy::{Fairness, Guarantee, OnDisconnect, OnLost, Wait},
+    replay::StoredHeaders,
     route::{Config, must},
     web::{ProblemBase, Refusal},
 };
@@ -62,12 +62,7 @@ impl IdempotencyLayer {
 
 impl Settings {
     fn new(manager: &LockManager) -> Result<Self, ConfigError> {
-        let Some(limits) = manager.shared().record_limits() else {
-            return Err(ConfigError::new(format!(
-                "the {} backend keeps no records; accepted is one that does, such as memory or redis",
-                manager.capabilities().name
-            )));
-        };
+        let limits = manager.record_limits()?;
         let mut route = Config::new(manager)?;
         route.methods = route.methods.clone().with([Method::POST, Method::PATCH])?;
         // A backend may not take the default ttl, and a store not the defaults of records; that is

@@ -29,16 +29,14 @@
 //! | the first ended without a word | runs again, or 409 | [`outcome-unknown`](crate::problem#outcome-unknown) |
 
 mod client_key;
-mod codec;
-mod collect;
 mod content_type;
 mod find;
 mod fingerprint;
 mod first_run;
-mod headers;
 mod key;
 mod knobs;
 mod layer;
+mod mark;
 mod place;
 mod policy;
 mod repeat;
@@ -52,14 +50,15 @@ pub use self::{
     client_key::ClientKey,
     fingerprint::{Fingerprint, FingerprintOf},
     first_run::FirstRun,
-    headers::{IDEMPOTENT_REPLAYED, StoredHeaders, mark_replayed},
     key::{FromExtractor, FromHeader, IdempotencyKey, Scoped, ScopedKey, Unscoped},
     knobs::{Keep, OnCrash, Store, Unreplayable},
     layer::IdempotencyLayer,
+    mark::{IDEMPOTENT_REPLAYED, mark_replayed},
     policy::IdempotencyPolicy,
     repeat::{Holder, Repeat},
     service::{IdempotencyFuture, IdempotencyService},
     source::IntoKeyExtractor,
-    stored::{Stored, StoredError, StoredOutcome, StoredResponse},
+    stored::{Stored, StoredError, StoredOutcome},
     verdict::Verdict,
 };
+pub use crate::replay::{StoredHeaders, StoredResponse};

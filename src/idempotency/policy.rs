@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{
     fingerprint::FingerprintOf,
-    headers::StoredHeaders,
     knobs::{OnCrash, Store, Unreplayable},
     stored::Stored,
 };
@@ -12,6 +11,7 @@ use crate::{
     backend::Capabilities,
     error::ConfigError,
     policy::{Fairness, Guarantee, LockPolicy, OnDisconnect, OnLost, Wait, within},
+    replay::StoredHeaders,
 };
 
 /// The shortest life of a record, and of a lease.

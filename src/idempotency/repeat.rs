@@ -8,10 +8,11 @@ use super::{
     fingerprint::Fingerprint,
     knobs::OnCrash,
     policy::IdempotencyPolicy,
-    stored::{Stored, StoredOutcome, StoredResponse},
+    stored::{Stored, StoredOutcome},
 };
 use crate::{
     key::LockKey,
+    replay::StoredResponse,
     web::{Refusal, RefusalKind},
 };
 

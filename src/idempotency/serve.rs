@@ -3,15 +3,12 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::Poll,
 };
 
 use bytes::Bytes;
-use http::{Request, Response, header::CONTENT_TYPE, request, response};
+use http::{Request, Response, request, response};
 use http_body::Body;
 use tokio::time::Instant;
 use tower_service::Service;
@@ -19,25 +16,24 @@ use tower_service::Service;
 use super::{
     Fingerprint,
     client_key::ClientKey,
-    collect::{Collected, collect},
     first_run::FirstRun,
-    headers::{IDEMPOTENT_REPLAYED, mark_replayed},
     knobs::{Keep, OnCrash, Unreplayable},
+    mark::{IDEMPOTENT_REPLAYED, mark_replayed},
     policy::IdempotencyPolicy,
     repeat::{Holder, Repeat},
-    stored::{Stored, StoredOutcome, StoredResponse},
+    stored::{Stored, StoredOutcome},
     verdict::Verdict,
 };
 use crate::{
     backend::WaitBound,
     error::BoxError,
-    key::{Extraction, KeyExtractor, KeyRejection, LockKey, LockKeys},
+    key::{KeyExtractor, KeyRejection, LockKey, LockKeys},
     lease::Loss,
     manager::{Beginning, Begun, HeldLock, observe::count_idempotent},
     policy::OnLost,
     record::{Opening, Orphans, Outcome, RecordLimits},
-    route::{Config, Terms, Told, tell_applied},
-    sync::lock,
+    replay::{Collected, StoredResponse, collect, is_event_stream},
+    route::{Config, Progress, Terms, Told, pass, tell_applied},
     web::{Refusal, RefusalKind, RequestBody, ResponseBody, Rest, buffer},
 };
 
@@ -49,41 +45,10 @@ pub(super) struct Settings {
     pub(super) limits: RecordLimits,
 }
 
-/// What others know of a request on its way.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// Its handler was called, so it may have had effects.
-    begun: AtomicBool,
-    /// The locks of the outer layers.
-    outer: Mutex<Option<HeldLock>>,
-}
-
-impl Progress {
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Acquire)
-    }
-
-    pub(super) fn take_outer(&self) -> Option<HeldLock> {
-        lock(&self.outer).take()
-    }
-}
-
 /// One request.
 pub(super) struct Visit {
     pub(super) settings: Arc<Settings>,
     pub(super) progress: Arc<Progress>,
-}
-
-/// Calls the inner service once it is ready.
-pub(super) async fn pass<S, B, R>(
-    mut inner: S,
-    request: Request<B>,
-) -> Result<Response<R>, S::Error>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-{
-    poll_fn(|cx| inner.poll_ready(cx)).await?;
-    inner.call(request).await
 }
 
 impl Visit {
@@ -101,14 +66,8 @@ impl Visit {
         R::Error: Into<BoxError>,
     {
         let (mut parts, body) = request.into_parts();
-        let keys = match extractor.extract(&mut parts) {
-            Extraction::Ready(keys) => keys,
-            Extraction::Pending(later) => {
-                let keys;
-                (parts, keys) = later.await;
-                keys
-            }
-        };
+        let extraction = extractor.extract(&mut parts);
+        let (parts, keys) = extraction.resolve(parts).await;
         let key = match keys {
             Ok(LockKeys::One(key)) if self.settings.route.outer(&parts, &key).is_none() => key,
             // Without a key, or within a layer of the same key, which does all of it.
@@ -186,7 +145,7 @@ impl Visit {
             if looks {
                 wish.wait = WaitBound::Fail;
             }
-            let begun = match route.manager.shared().begin(&wish, &opening).await {
+            let begun = match route.manager.shared().begin(&wish, Some(&opening)).await {
                 Ok(begun) => begun,
                 Err(error) => {
                     route.log(&error, key, parts);
@@ -291,7 +250,7 @@ impl Visit {
             return Ok(response.map(ResponseBody::refusal));
         }
         self.show(&beginning, &mut parts.extensions);
-        self.progress.begun.store(true, Ordering::Release);
+        self.progress.begins();
         beginning.begins();
         let aborts = settings.policy.lock().on_lost() == OnLost::Abort;
         let abort = || lost.get().filter(|_| aborts && !hold.is_taken());
@@ -337,7 +296,7 @@ impl Visit {
     /// Shows the lock and the run to the handler.
     fn show(&self, beginning: &Beginning, extensions: &mut http::Extensions) {
         let outer = extensions.remove::<HeldLock>();
-        lock(&self.progress.outer).clone_from(&outer);
+        self.progress.is_within(outer.clone());
         let hold = beginning.guard().hold().clone();
         let held = HeldLock::link(hold, 1, outer.map(Arc::new));
         if let Some(key) = extensions.get::<ClientKey>() {
@@ -474,14 +433,6 @@ fn is_unknown(head: &response::Parts) -> bool {
 /// Whether the handler says itself that nothing is to be kept.
 fn is_decided(head: &response::Parts) -> bool {
     matches!(head.extensions.get(), Some(Keep::No | Keep::For(_)))
-}
-
-fn is_event_stream(head: &response::Parts) -> bool {
-    let content_type = head.headers.get(CONTENT_TYPE);
-    content_type.is_some_and(|value| {
-        let name = value.as_bytes().split(|byte| *byte == b';').next();
-        name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
-    })
 }
 
 fn replay<R>(

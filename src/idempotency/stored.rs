@@ -3,12 +3,10 @@
 use std::{error::Error, fmt};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 
-use super::{
-    codec::{Corrupt, Reader, Writer},
-    fingerprint::Fingerprint,
-};
+use super::fingerprint::Fingerprint;
+use crate::replay::{Corrupt, Reader, StoredResponse, Writer};
 
 /// What stands in the store for an idempotency key: that a request was begun, or how it ended.
 ///
@@ -32,7 +30,7 @@ use super::{
 ///
 /// ```
 /// use bytes::Bytes;
-/// use http::{HeaderMap, StatusCode};
+/// use http::StatusCode;
 /// use tower_lock::idempotency::{FingerprintOf, Stored, StoredOutcome, StoredResponse};
 ///
 /// let (head, ()) = http::Request::post("/checkout").body(()).unwrap().into_parts();
@@ -65,46 +63,6 @@ pub enum StoredOutcome {
         /// The status of the response.
         original_status: StatusCode,
     },
-}
-
-/// A response to replay.
-///
-/// It has no HTTP version: that is each connection's own. Headers keep their order, and those with
-/// several values all of them. `Debug` shows sizes only.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoredResponse {
-    /// The status.
-    pub status: StatusCode,
-    /// The headers that [`StoredHeaders`](super::StoredHeaders) selects.
-    pub headers: HeaderMap,
-    /// Every byte of the body.
-    pub body: Bytes,
-    /// The trailers, if there were any; gRPC has its status there.
-    pub trailers: Option<Box<HeaderMap>>,
-}
-
-impl StoredResponse {
-    /// A response without headers and trailers.
-    pub fn new(status: StatusCode, body: Bytes) -> Self {
-        Self {
-            status,
-            headers: HeaderMap::new(),
-            body,
-            trailers: None,
-        }
-    }
-}
-
-impl fmt::Debug for StoredResponse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoredResponse")
-            .field("status", &self.status)
-            .field("headers", &self.headers.len())
-            .field("body_bytes", &self.body.len())
-            .field("trailers", &self.trailers.as_deref().map(HeaderMap::len))
-            .finish()
-    }
 }
 
 const MAGIC: [u8; 2] = *b"TL";
@@ -147,12 +105,7 @@ impl Stored {
                     None => RESPONSE,
                     Some(_) => RESPONSE_WITH_TRAILERS,
                 });
-                writer.short(response.status.as_u16());
-                writer.headers(&response.headers);
-                writer.part(&response.body);
-                if let Some(trailers) = &response.trailers {
-                    writer.headers(trailers);
-                }
+                response.write(&mut writer);
             }
         }
         writer.finish()
@@ -163,14 +116,7 @@ impl Stored {
         let StoredOutcome::Response(response) = &self.outcome else {
             return Self::MIN_BYTES;
         };
-        let size = |headers: &HeaderMap| {
-            let each = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-                name.as_str().len() + value.len() + 4
-            };
-            headers.iter().map(each).sum::<usize>()
-        };
-        let trailers = response.trailers.as_deref().map_or(0, size);
-        Self::MIN_BYTES + 32 + size(&response.headers) + response.body.len() + trailers
+        Self::MIN_BYTES + response.capacity()
     }
 
     /// What the bytes of a store say. Body and header values share their memory.
@@ -194,21 +140,15 @@ impl Stored {
     fn decode_first(mut reader: Reader) -> Result<Self, Corrupt> {
         let kind = reader.byte()?;
         let fingerprint = Fingerprint::from_bytes(reader.array()?);
-        let mut status = || StatusCode::from_u16(reader.short()?).map_err(|_| Corrupt);
         let outcome = match kind {
             BEGUN => StoredOutcome::Begun,
             TOMBSTONE => StoredOutcome::Tombstone {
-                original_status: status()?,
+                original_status: reader.status()?,
             },
-            RESPONSE | RESPONSE_WITH_TRAILERS => StoredOutcome::Response(StoredResponse {
-                status: status()?,
-                headers: reader.headers()?,
-                body: reader.part()?,
-                trailers: match kind {
-                    RESPONSE_WITH_TRAILERS => Some(Box::new(reader.headers()?)),
-                    _ => None,
-                },
-            }),
+            RESPONSE | RESPONSE_WITH_TRAILERS => {
+                let has_trailers = kind == RESPONSE_WITH_TRAILERS;
+                StoredOutcome::Response(StoredResponse::read(&mut reader, has_trailers)?)
+            }
             _ => return Err(Corrupt),
         };
         reader.finish()?;
@@ -255,7 +195,7 @@ impl Error for StoredError {}
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::{HeaderMap, HeaderName, HeaderValue};
     use proptest::{collection::vec, prelude::*};
 
     use super::*;

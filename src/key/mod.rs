@@ -96,7 +96,7 @@ pub use self::{
 };
 pub(crate) use self::{
     body::{is_json, is_pointer},
-    lock_key::check_namespace,
+    lock_key::{check_namespace, push_hex},
 };
 #[cfg(feature = "axum")]
 pub use self::{
@@ -174,6 +174,16 @@ pub enum Extraction {
     Ready(ExtractResult),
     /// A future that owns the head meanwhile and gives it back.
     Pending(Pin<Box<dyn Future<Output = (Parts, ExtractResult)> + Send>>),
+}
+
+impl Extraction {
+    /// What became of `extract` for this head, and the head, whoever has it.
+    pub(crate) async fn resolve(self, parts: Parts) -> (Parts, ExtractResult) {
+        match self {
+            Self::Ready(result) => (parts, result),
+            Self::Pending(later) => later.await,
+        }
+    }
 }
 
 impl fmt::Debug for Extraction {

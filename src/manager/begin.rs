@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    AcquireError, AcquireErrorKind, Hold, LockGuard, Shared,
+    AcquireError, AcquireErrorKind, Hold, LockGuard, LockManager, Shared,
     acquire::{Granted, Permit, Wish},
     nanos,
     observe::Observed,
@@ -20,7 +20,8 @@ use super::{
 };
 use crate::{
     backend::{DynLease, Found, Mode, WaitBound},
-    error::{BackendError, BackendErrorKind},
+    error::{BackendError, BackendErrorKind, ConfigError},
+    key::LockKey,
     lease::OwnerToken,
     record::{Opening, Outcome, Record, RecordLimits, Save},
 };
@@ -190,18 +191,26 @@ impl Drop for Unused {
     }
 }
 
-impl Shared {
-    /// What the backend takes as a record; `None` if it keeps none.
-    pub(crate) fn record_limits(&self) -> Option<RecordLimits> {
-        let records = self.backend.dyn_records();
-        records.map(|records| records.dyn_limits())
+impl LockManager {
+    /// What the backend takes as a record.
+    pub(crate) fn record_limits(&self) -> Result<RecordLimits, ConfigError> {
+        match self.shared.backend.dyn_records() {
+            Some(records) => Ok(records.dyn_limits()),
+            None => Err(ConfigError::new(format!(
+                "the {} backend keeps no records; accepted is one that does, such as memory or redis",
+                self.capabilities().name
+            ))),
+        }
     }
+}
 
-    /// Asks for the lock of a key, unless it has a record. Dropped, it leaves nothing behind.
+impl Shared {
+    /// Asks for the lock of a key, unless it has a record; without an `opening` for the lock alone,
+    /// beside what stands there. Dropped, it leaves nothing behind.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         wish: &Wish,
-        opening: &Opening,
+        opening: Option<&Opening>,
     ) -> Result<Begun, AcquireError> {
         let mut observed = Observed::start(&wish.key, &wish.route);
         let asked = self.ask_records(wish, opening, &mut observed).await;
@@ -246,10 +255,18 @@ impl Shared {
         }
     }
 
+    /// The record of a key.
+    pub(crate) async fn load(&self, key: &LockKey) -> Result<Option<Record>, AcquireError> {
+        let Some(records) = self.backend.dyn_records() else {
+            return Err(AcquireError::new(AcquireErrorKind::Config));
+        };
+        Ok(in_time(self.backend_timeout, records.dyn_load(key)).await?)
+    }
+
     async fn ask_records<'a>(
         self: &'a Arc<Self>,
         wish: &'a Wish,
-        opening: &Opening,
+        opening: Option<&Opening>,
         observed: &mut Observed,
     ) -> Result<Asked<'a>, AcquireError> {
         let draining = || AcquireError::new(AcquireErrorKind::Draining);
@@ -275,7 +292,12 @@ impl Shared {
             WaitBound::Until(deadline) => deadline.saturating_duration_since(Instant::now()),
             WaitBound::Forever => Duration::MAX,
         };
-        let answer = records.dyn_acquire_or_load(&request, Some(opening));
+        let answer = async {
+            match opening {
+                Some(_) => records.dyn_acquire_or_load(&request, opening).await,
+                None => held_or(self.backend.dyn_acquire(&request).await),
+            }
+        };
         let answer = in_time(wait.saturating_add(self.backend_timeout), answer);
         let found = match self.draining.run_until_cancelled(answer).await {
             Some(found) => found?,
@@ -334,9 +356,12 @@ impl Shared {
         let Some(records) = self.backend.dyn_records() else {
             return;
         };
-        let until = until.max(Instant::now() + self.backend_timeout * 2);
+        let now = Instant::now();
+        let until = until.max(now + self.backend_timeout * 2);
+        // A store that is away comes back, mostly; one that is full may take less.
+        let less_from = now + until.saturating_duration_since(now) / 2;
         let mut delay = Duration::from_millis(20);
-        for attempt in 1.. {
+        loop {
             let saving = if releases {
                 records.dyn_save_and_release(&save)
             } else {
@@ -344,7 +369,6 @@ impl Shared {
             };
             let result = in_time(self.backend_timeout, saving).await;
             let again = result.as_ref().is_err_and(|error| {
-                // A store that is full may take less.
                 (error.is_retryable() || less.is_some())
                     && error.kind() != BackendErrorKind::Lost
                     && Instant::now() + delay < until
@@ -352,7 +376,7 @@ impl Shared {
             if let Err(error) = &result {
                 if !again {
                     not_saved(&save, error);
-                } else if (attempt > 2 || !error.is_retryable())
+                } else if (Instant::now() >= less_from || !error.is_retryable())
                     && let Some(less) = less.take()
                 {
                     save.outcome = less;
@@ -368,6 +392,25 @@ impl Shared {
             sleep(delay.mul_f64(0.5 + fastrand::f64())).await;
             delay = (delay * 2).min(Duration::from_secs(1));
         }
+    }
+}
+
+/// An acquire's answer as that of one that looks at records.
+fn held_or(
+    acquired: Result<Arc<dyn DynLease>, BackendError>,
+) -> Result<Found<Arc<dyn DynLease>>, BackendError> {
+    match acquired {
+        Ok(lease) => Ok(Found::Lease {
+            lease,
+            previous: None,
+        }),
+        Err(error) => match error.kind() {
+            BackendErrorKind::Contended | BackendErrorKind::WaitTimedOut => Ok(Found::Held {
+                open: None,
+                remaining: error.remaining(),
+            }),
+            _ => Err(error),
+        },
     }
 }
 

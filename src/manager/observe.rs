@@ -152,6 +152,20 @@ pub(crate) fn count_idempotent(namespace: &str, route: &Route, outcome: &'static
     let _ = (namespace, route, outcome);
 }
 
+/// What became of a request behind a single flight.
+pub(crate) fn count_flight(namespace: &str, route: &Route, outcome: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(
+        "tower_lock_single_flight_total",
+        "namespace" => namespace.to_owned(),
+        "route" => route.clone().map_or_else(String::new, |r| r.to_string()),
+        "outcome" => outcome,
+    )
+    .increment(1);
+    #[cfg(not(feature = "metrics"))]
+    let _ = (namespace, route, outcome);
+}
+
 /// A response body that streams on after its lock was released at the head.
 pub(crate) fn count_body_outlived(namespace: &str, route: &Route) {
     #[cfg(feature = "metrics")]

@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) policy: LockPolicy,
     plan: Arc<Plan>,
     pub(crate) methods: MethodFilter,
+    /// Whether a client may say by `Prefer: wait` how long it waits.
+    pub(crate) heeds_preference: bool,
     pub(crate) shared_methods: Vec<Method>,
     pub(crate) mode_fn: Option<Arc<ModeFn>>,
     pub(crate) contended_status: StatusCode,
@@ -46,22 +48,16 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn new(manager: &LockManager) -> Result<Self, ConfigError> {
-        let mut policy = LockPolicy::new();
+        let policy = LockPolicy::new();
         // A backend may not take the default ttl; that is nothing to ask a user about.
-        let capabilities = manager.capabilities();
-        if let Some(min) = capabilities.min_ttl {
-            let ttl = policy.ttl().max(min);
-            policy = policy.with_ttl(ttl);
-        }
-        if let Some(max) = capabilities.max_ttl {
-            let ttl = policy.ttl().min(max);
-            policy = policy.with_ttl(ttl);
-        }
+        let ttl = manager.capabilities().clamp_ttl(policy.ttl());
+        let policy = policy.with_ttl(ttl);
         Ok(Self {
             plan: Arc::new(manager.plan(&policy)?),
             manager: manager.clone(),
             policy,
             methods: MethodFilter::default(),
+            heeds_preference: true,
             shared_methods: Vec::new(),
             mode_fn: None,
             contended_status: StatusCode::CONFLICT,
@@ -93,10 +89,11 @@ impl Config {
 
     /// What this request asks of the manager, for each of its keys.
     pub(crate) fn terms(&self, parts: &Parts) -> Terms {
+        let preference = self.heeds_preference.then(|| prefer::wait(&parts.headers));
         let (mut wait, applied) = prefer::effective_wait(
             self.policy.wait(),
             self.policy.max_prefer_wait(),
-            prefer::wait(&parts.headers),
+            preference.flatten(),
         );
         let mut told = Told::unwaited(&parts.headers);
         told.applied = applied;

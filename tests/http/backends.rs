@@ -268,3 +268,32 @@ macro_rules! on_each_backend {
     };
 }
 pub(crate) use on_each_backend;
+
+/// The same for each backend that keeps records.
+macro_rules! on_each_store {
+    ($($test:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::backends::On::Memory).await;
+            })*
+        }
+
+        #[cfg(feature = "redis")]
+        mod redis {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::backends::On::Redis).await;
+            })*
+        }
+
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::backends::On::ZooKeeper).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_each_store;

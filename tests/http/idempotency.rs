@@ -28,38 +28,10 @@ use tower_lock::{
 };
 
 use crate::{
-    backends::{Backend, On},
+    backends::{Backend, On, on_each_store},
     flaky::Flaky,
     support::{Stage, soon, until},
 };
-
-/// The tests, for each backend that keeps records.
-macro_rules! on_each_store {
-    ($($test:ident),* $(,)?) => {
-        mod memory {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test(crate::backends::On::Memory).await;
-            })*
-        }
-
-        #[cfg(feature = "redis")]
-        mod redis {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test(crate::backends::On::Redis).await;
-            })*
-        }
-
-        #[cfg(feature = "zookeeper")]
-        mod zookeeper {
-            $(#[tokio::test]
-            async fn $test() {
-                super::$test(crate::backends::On::ZooKeeper).await;
-            })*
-        }
-    };
-}
 
 on_each_store! {
     the_response_is_replayed_from_any_instance,

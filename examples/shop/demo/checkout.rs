@@ -7,13 +7,8 @@ use console::style;
 use http::StatusCode;
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::{client::Client, instances::Setup, load::CONCURRENCY, say};
-use crate::{
-    BoxError,
-    args::{Demo, OnLost},
-    signal::Stop,
-    store::Store,
-};
+use super::{client::Client, load::CONCURRENCY, say};
+use crate::{BoxError, store::Store};
 
 /// How often it is sent.
 const TIMES: usize = 200;
@@ -54,38 +49,27 @@ impl Checkout {
     }
 }
 
-/// Starts the instances, and sends one checkout to all of them at once, many times.
-pub(super) async fn play(args: &Demo, stop: &Stop, count: u32) -> Result<Checkout, BoxError> {
-    let dir = tempfile::tempdir()?;
-    let db = dir.path().join("orders.db");
-    let store = Store::open(&db)?;
-    let setup = Setup {
-        backend: args.backend.clone(),
-        db,
-        ttl: args.ttl,
-        lock: true,
-        on_lost: OnLost::Abort,
-    };
-    let instances = setup.start(count, stop).await?;
-    let addresses = instances.addresses();
+/// Sends one checkout to all instances at once, many times.
+pub(super) async fn play(
+    store: &Store,
+    addresses: &[String],
+    ms: u64,
+) -> Result<Checkout, BoxError> {
     // A new one in each run: the store may remember the last run's.
     let key = format!(
         "{:032x}",
         std::hash::BuildHasher::hash_one(
             &std::hash::RandomState::new(),
-            (std::process::id(), &addresses),
+            (std::process::id(), addresses),
         )
     );
     let began = Instant::now();
-    let mut checkout = instances
-        .during(stop, async |_| Ok(send(&addresses, &key, args.ms).await))
-        .await?;
+    let mut checkout = send(addresses, &key, ms).await;
     let took = began.elapsed();
     checkout.charges = store.charges(&key).await?;
     say(format_args!(
-        "{}: one checkout, sent {TIMES} times to {}: {} charged, {} replays of the same answer, in {:.2} s\n",
+        "{}: one checkout, sent {TIMES} times: {} charged, {} replays of the same answer, in {:.2} s",
         style("When a client tries again").bold(),
-        super::plural(count, "instance"),
         checkout.charges,
         checkout.replays,
         took.as_secs_f64(),

@@ -53,6 +53,12 @@ impl Client {
         Ok((head.status, body.collect().await?.to_bytes(), replayed))
     }
 
+    /// A report, which takes this many milliseconds to build.
+    pub(super) async fn report(&self, address: &str, id: u32, ms: u64) -> Result<Answer, BoxError> {
+        let uri = format!("http://{address}/reports/{id}?ms={ms}");
+        self.send(Method::GET, &uri).await
+    }
+
     /// Who holds and who waits at this instance.
     pub(super) async fn locks(&self, address: &str) -> Result<Value, BoxError> {
         let uri = format!("http://{address}/locks");

@@ -1,6 +1,6 @@
 //! The demonstration: the same payments without and with the lock, and what became of them; one
-//! checkout that is sent again and again; then, where the lock reaches several instances, what
-//! happens when two of them fail.
+//! checkout that is sent again and again, and one report that everybody wants; then, where the lock
+//! reaches several instances, what happens when two of them fail.
 
 mod checkout;
 mod client;
@@ -9,6 +9,7 @@ mod instances;
 mod load;
 mod process;
 mod redis_server;
+mod reports;
 mod table;
 mod takeover;
 #[cfg(test)]
@@ -17,12 +18,13 @@ mod timeline;
 
 use std::{
     io::{self, Write as _},
+    path::PathBuf,
     process::ExitCode,
 };
 
 use self::{
     checkout::Checkout, figures::Figures, instances::Setup, load::Load, redis_server::RedisServer,
-    takeover::Takeover,
+    reports::Reports, takeover::Takeover,
 };
 use crate::{
     BoxError,
@@ -93,8 +95,8 @@ async fn demonstrate(args: &Demo, stop: &Stop) -> Result<ExitCode, BoxError> {
     ));
     say(timeline::render("With the lock", &with.payments, width));
 
-    let checkout = if backend::keeps_records(&locks) {
-        Some(checkout::play(args, stop, count).await?)
+    let same = if backend::keeps_records(&locks) {
+        Some(Same::play(args, stop, count).await?)
     } else {
         None
     };
@@ -103,11 +105,11 @@ async fn demonstrate(args: &Demo, stop: &Stop) -> Result<ExitCode, BoxError> {
     } else {
         takeover::play(args, stop).await?
     };
-    Ok(verdict(&with.figures, checkout.as_ref(), takeover.as_ref()))
+    Ok(verdict(&with.figures, same.as_ref(), takeover.as_ref()))
 }
 
 /// Says whether the lock did its part.
-fn verdict(with: &Figures, checkout: Option<&Checkout>, takeover: Option<&Takeover>) -> ExitCode {
+fn verdict(with: &Figures, same: Option<&Same>, takeover: Option<&Takeover>) -> ExitCode {
     let mut failures = Vec::new();
     if with.lost_updates != 0 {
         let lost = with.lost_updates;
@@ -119,7 +121,10 @@ fn verdict(with: &Figures, checkout: Option<&Checkout>, takeover: Option<&Takeov
     if with.grants.is_some_and(|grants| !grants.tokens_grew) {
         failures.push("a fencing token was not above the one before.".into());
     }
-    failures.extend(checkout.and_then(Checkout::failure));
+    if let Some(same) = same {
+        failures.extend(same.checkout.failure());
+        failures.extend(same.reports.failure());
+    }
     failures.extend(takeover.and_then(Takeover::failure));
     for failure in &failures {
         say(format_args!("FAILED: {failure}"));
@@ -134,6 +139,41 @@ fn verdict(with: &Figures, checkout: Option<&Checkout>, takeover: Option<&Takeov
     ExitCode::SUCCESS
 }
 
+/// Requests that are the same.
+#[derive(Debug)]
+struct Same {
+    checkout: Checkout,
+    reports: Reports,
+}
+
+impl Same {
+    async fn play(args: &Demo, stop: &Stop, count: u32) -> Result<Self, BoxError> {
+        let dir = tempfile::tempdir()?;
+        let db = dir.path().join("orders.db");
+        let store = Store::open(&db)?;
+        let instances = setup(args, db, Lock::With).start(count, stop).await?;
+        let addresses = instances.addresses();
+        instances
+            .during(stop, async |_| {
+                Ok(Self {
+                    checkout: checkout::play(&store, &addresses, args.ms).await?,
+                    reports: reports::play(&store, &addresses).await?,
+                })
+            })
+            .await
+    }
+}
+
+fn setup(args: &Demo, db: PathBuf, lock: Lock) -> Setup {
+    Setup {
+        backend: args.backend.clone(),
+        db,
+        ttl: args.ttl,
+        lock: lock == Lock::With,
+        on_lost: OnLost::Abort,
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lock {
     Without,
@@ -146,14 +186,7 @@ async fn one_run(args: &Demo, stop: &Stop, count: u32, lock: Lock) -> Result<Run
     let db = dir.path().join("orders.db");
     // Created before the instances share it.
     let store = Store::open(&db)?;
-    let setup = Setup {
-        backend: args.backend.clone(),
-        db,
-        ttl: args.ttl,
-        lock: lock == Lock::With,
-        on_lost: OnLost::Abort,
-    };
-    let instances = setup.start(count, stop).await?;
+    let instances = setup(args, db, lock).start(count, stop).await?;
     let label = match lock {
         Lock::Without => "without the lock",
         Lock::With => "with the lock",

@@ -92,6 +92,9 @@ async fn three_instances_share_a_redis() {
             "{stdout}"
         );
     }
+    for same in ["1 charged, 199 replays", "1 rebuilt, "] {
+        assert!(stdout.contains(same), "{same}: {stdout}");
+    }
     assert!(stdout.contains("The storage refuses"), "{stdout}");
     assert!(
         stdout.contains("nor to an instance that failed"),

@@ -1,7 +1,7 @@
 //! An acquire: it sits at a place, where a task stands for it, until it holds, has found a record
 //! that will do, or has to leave.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -17,6 +17,9 @@ use crate::{
     error::{BackendError, BackendErrorKind},
     record::{Opening, Record},
 };
+
+/// For how long one who has its result waits at most until it has left the queue: a write.
+const LEAVES: Duration = Duration::from_secs(1);
 
 pub(super) async fn acquire(
     client: &Arc<Client>,
@@ -61,7 +64,11 @@ async fn ask(
                 };
                 match seat.wait(request.wait, at_once).await {
                     Ok(Some(Ended::Holds(inner))) => return Ok(granted(inner)),
-                    Ok(Some(Ended::Found(record))) => return Ok(Found::Record(record)),
+                    Ok(Some(Ended::Found(record))) => {
+                        // Its node goes, so that the next who comes finds the key free.
+                        let _ = timeout(LEAVES, seat.place.over()).await;
+                        return Ok(Found::Record(record));
+                    }
                     Ok(None) => {}
                     Err(error) if seat.loads && keeps_out(&error) => {
                         return Ok(Found::Held {

@@ -83,7 +83,7 @@ impl Stand<'_> {
                     let is_there = children.is_some();
                     self.shared.room.learn(&self.place.key, is_there);
                     let children = children.unwrap_or_default();
-                    if self.is_needed(standing, &children, again).await? {
+                    if self.is_needed(standing, &children, again)? {
                         return Ok(());
                     }
                 }
@@ -93,7 +93,7 @@ impl Stand<'_> {
     }
 
     /// Whether a node is needed, as far as these tell; `false` if they do not.
-    async fn is_needed(
+    fn is_needed(
         &mut self,
         standing: Option<Standing>,
         children: &[String],
@@ -106,31 +106,17 @@ impl Stand<'_> {
             .map(|standing| standing.kept)
             .filter(|kept| self.lives(kept));
         if let Some(kept) = &kept {
-            let (open, stays) = (self.place.opening(), kept.written());
-            let is_result = match first {
-                _ if kept.is_result_for(open, i64::MAX) => true,
-                // Who came after it would have to wait for somebody who came after it too.
-                Some(first) if kept.is_closed() => {
-                    let path = [&self.parent, "/", first].concat();
-                    match self.see(self.client.check_stat(&path)).await? {
-                        Ok(stat) => stat.is_some_and(|stat| stat.czxid > stays),
-                        Err(error) => {
-                            self.retry(error).await?;
-                            return Ok(false);
-                        }
-                    }
-                }
-                _ => false,
-            };
-            let is_orphan = || {
-                let owner = &self.place.owner;
-                !kept.is_closed() && first.is_none() && kept.stays(owner, open, i64::MAX)
-            };
-            if is_result || is_orphan() {
-                if !is_result && again != Some(kept.written()) {
+            let open = self.place.opening();
+            if let Some(result) = kept.result(open, self.place.came()) {
+                return Err(self.finds(result));
+            }
+            if first.is_none()
+                && let Some(orphan) = kept.orphan(&self.place.owner, open)
+            {
+                if again != Some(kept.written()) {
                     return Ok(false);
                 }
-                return Err(self.finds(kept.record()));
+                return Err(self.finds(orphan));
             }
         }
         self.place.saw(kept.and_then(|kept| kept.open_record()));
@@ -141,10 +127,8 @@ impl Stand<'_> {
     }
 
     /// There is a record for those who wait here.
-    pub(super) fn finds(&self, record: Option<Record>) -> Stop {
-        if let Some(record) = record {
-            self.place.found(record);
-        }
+    pub(super) fn finds(&self, record: Record) -> Stop {
+        self.place.found(record);
         Stop::Done
     }
 
@@ -191,8 +175,10 @@ impl Stand<'_> {
                     self.has_opened();
                     return Ok(Begun::Granted(before.record()));
                 }
-                if kept.stays(owner, open, came) {
-                    return Err(self.finds(kept.record()));
+                let came = self.place.comes(came);
+                let found = kept.result(open, Some(came));
+                if let Some(record) = found.or_else(|| kept.orphan(owner, open)) {
+                    return Err(self.finds(record));
                 }
             }
             let Some(data) = self.opens(Some(token), &before) else {

@@ -3,7 +3,7 @@
 //! | data | what it says |
 //! |---|---|
 //! | `c <token> <ttl> <bytes>` | a result |
-//! | `o <token> <ttl> <owner> <n> <n bytes><bytes>` | this owner may have begun; the `n` bytes say what its record took the place of: `o <token> <owner> <bytes>`, an orphan, or `f <token> `, a mark, or nothing |
+//! | `o <token> <ttl> <owner> <n> <n bytes><bytes>` | this owner may have begun; the `n` bytes say what its record took the place of: `o <token> <owner> <bytes>`, an orphan, `c <token> <zxid> <bytes>`, a short result for those who came before it, `f <token> `, a mark, or nothing |
 //! | `f <token> <ttl> ` | a mark: a holder of this token was there, and is not to be preceded |
 //!
 //! The ttl is in milliseconds of the servers' clock, from the time of the write, which is in the
@@ -17,6 +17,9 @@ use crate::{
     lease::{FencingToken, OwnerToken},
     record::{Opening, Orphans, Record, RecordState, Results},
 };
+
+/// The longest result that an open record keeps which takes its place: few look for it there.
+const SHORT: usize = 256;
 
 /// What stands under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ enum What {
 pub(super) enum Before {
     Nothing,
     Orphan(FencingToken, OwnerToken, Bytes),
+    /// For those whose node was made before this write.
+    Result(FencingToken, i64, Bytes),
     /// Only the token counts.
     Fence(FencingToken),
 }
@@ -63,7 +68,7 @@ impl Before {
             Self::Orphan(token, _, bytes) => {
                 Some(Record::new(RecordState::Open, *token, bytes.clone()))
             }
-            Self::Nothing | Self::Fence(_) => None,
+            Self::Nothing | Self::Result(..) | Self::Fence(_) => None,
         }
     }
 
@@ -73,6 +78,9 @@ impl Before {
             Self::Orphan(token, owner, bytes) => {
                 let head = format!("o {token} {} ", hex(owner));
                 [head.as_bytes(), bytes].concat()
+            }
+            Self::Result(token, written, bytes) => {
+                [format!("c {token} {written} ").as_bytes(), bytes].concat()
             }
             Self::Fence(token) => format!("f {token} ").into_bytes(),
         }
@@ -86,6 +94,11 @@ impl Before {
             b"o" => {
                 let token = token(&mut bytes)?;
                 Some(Self::Orphan(token, owner(&mut bytes)?, bytes))
+            }
+            b"c" => {
+                let token = token(&mut bytes)?;
+                let written = i64::try_from(decimal(&word(&mut bytes)?)?).ok()?;
+                Some(Self::Result(token, written, bytes))
             }
             b"f" => Some(Self::Fence(token(&mut bytes)?)),
             _ => None,
@@ -142,7 +155,7 @@ impl Kept {
         self.ends
     }
 
-    /// The number of the write: later ones are higher, and so are the nodes of who comes later.
+    /// The number of the write: later ones are higher, and so are the nodes of those who come later.
     pub(super) fn written(&self) -> i64 {
         self.written
     }
@@ -165,24 +178,37 @@ impl Kept {
         self.record().filter(|record| !record.is_closed())
     }
 
-    /// Whether it is a result for this opening, of one whose node was created by write `came`.
-    pub(super) fn is_result_for(&self, open: Option<&Opening>, came: i64) -> bool {
-        let is_for_all = open.is_none_or(|open| open.results == Results::ForAll);
-        self.is_closed() && (is_for_all || came < self.written)
+    /// The result for one whose node was made by write `came`, if it was: who came before the holder
+    /// was done.
+    pub(super) fn result(&self, open: Option<&Opening>, came: Option<i64>) -> Option<Record> {
+        let (token, written, bytes) = match &self.what {
+            What::Closed(bytes) => (self.token, self.written, bytes),
+            What::Open {
+                before: Before::Result(token, written, bytes),
+                ..
+            } => (*token, *written, bytes),
+            What::Open { .. } | What::Fence => return None,
+        };
+        let is_for_it = match open.map_or(Results::ForAll, |open| open.results) {
+            Results::ForAll => self.is_closed(),
+            Results::ForWaiting => came.is_some_and(|came| came < written),
+        };
+        is_for_it.then(|| Record::new(RecordState::Closed, token, bytes.clone()))
     }
 
-    /// Whether it is to be returned to this owner rather than a grant, where nobody holds the key.
-    pub(super) fn stays(&self, by: &OwnerToken, open: Option<&Opening>, came: i64) -> bool {
-        match (&self.what, open) {
-            (What::Closed(_), _) => self.is_result_for(open, came),
-            (What::Fence, _) | (What::Open { .. }, None) => false,
-            (What::Open { owner, bytes, .. }, Some(open)) => match open.orphans {
-                Orphans::Replace => false,
-                _ if owner == by => false,
-                Orphans::ReplaceEqual => *bytes != open.bytes,
-                Orphans::Keep => true,
-            },
-        }
+    /// The orphan that is to be returned to this owner rather than a grant, where nobody holds the
+    /// key.
+    pub(super) fn orphan(&self, by: &OwnerToken, open: Option<&Opening>) -> Option<Record> {
+        let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
+            return None;
+        };
+        let stays = match open.orphans {
+            Orphans::Replace => false,
+            _ if owner == by => false,
+            Orphans::ReplaceEqual => *bytes != open.bytes,
+            Orphans::Keep => true,
+        };
+        stays.then(|| Record::new(RecordState::Open, self.token, bytes.clone()))
     }
 
     /// What this owner's open record took the place of.
@@ -199,6 +225,9 @@ impl Kept {
             // Its own, of a grant that ended unheard of.
             What::Open { owner, before, .. } if owner == by => before.clone(),
             What::Open { owner, bytes, .. } => Before::Orphan(self.token, *owner, bytes.clone()),
+            What::Closed(bytes) if bytes.len() <= SHORT => {
+                Before::Result(self.token, self.written, bytes.clone())
+            }
             What::Fence | What::Closed(_) => Before::Fence(self.token),
         }
     }
@@ -209,7 +238,7 @@ impl Kept {
         match self.before_of(by) {
             None => Leaves::AsItIs,
             Some(Before::Nothing) => Leaves::Nothing,
-            Some(Before::Orphan(..) | Before::Fence(_)) => {
+            Some(Before::Orphan(..) | Before::Result(..) | Before::Fence(_)) => {
                 Leaves::Data(fence(self.token, self.left(now)))
             }
         }
@@ -226,6 +255,7 @@ impl Kept {
                     let before = &Before::Nothing;
                     Leaves::Data(open(Some(*token), left, owner, before, bytes))
                 }
+                Before::Result(token, _, bytes) => Leaves::Data(closed(*token, left, bytes)),
                 Before::Fence(token) => Leaves::Data(fence(*token, left)),
             },
             What::Open {
@@ -366,6 +396,7 @@ mod tests {
             Before::Nothing,
             Before::Fence(token(8)),
             Before::Orphan(token(8), OwnerToken::random(), Bytes::from_static(b" x ")),
+            Before::Result(token(8), 11, Bytes::from_static(b" x ")),
         ] {
             let kept = read(open(None, 5, &owner, &before, b" new"), 12);
             assert_eq!(kept.token(), token(12), "that of the write");
@@ -398,10 +429,22 @@ mod tests {
         let kept = read(closed(token(9), 60_000, b"x"), 12);
         let all = Opening::new("", Duration::from_secs(1));
         let waiting = all.clone().with_results(Results::ForWaiting);
-        assert!(kept.stays(&owner, None, 13) && kept.stays(&owner, Some(&all), 13));
-        assert!(kept.stays(&owner, Some(&waiting), 11));
-        assert!(!kept.stays(&owner, Some(&waiting), 13));
-        assert_eq!(kept.before(&owner), Before::Fence(token(9)));
+        let record = kept.record();
+        for came in [None, Some(11), Some(13)] {
+            assert_eq!(kept.result(None, came), record);
+            assert_eq!(kept.result(Some(&all), came), record);
+        }
+        // Also where the record of a newcomer has taken its place.
+        let before = kept.before(&owner);
+        let replaced = read(open(None, 60, &owner, &before, b"new"), 14);
+        for kept in [&kept, &replaced] {
+            assert_eq!(kept.result(Some(&waiting), None), None);
+            assert_eq!(kept.result(Some(&waiting), Some(13)), None);
+            assert_eq!(kept.result(Some(&waiting), Some(11)), record);
+        }
+        assert_eq!(replaced.result(Some(&all), Some(11)), None);
+        let long = read(closed(token(9), 60_000, &[b'x'; SHORT + 1]), 12);
+        assert_eq!(long.before(&owner), Before::Fence(token(9)));
     }
 
     #[test]
@@ -415,10 +458,11 @@ mod tests {
             (Orphans::Keep, "same", true),
         ] {
             let open = Opening::new(bytes, Duration::from_secs(1)).with_orphans(orphans);
-            assert_eq!(orphan.stays(&mine, Some(&open), 13), stays, "{orphans:?}");
-            assert!(!orphan.stays(&other, Some(&open), 13), "its own");
+            let found = orphan.orphan(&mine, Some(&open));
+            assert_eq!(found.is_some(), stays, "{orphans:?}");
+            assert_eq!(orphan.orphan(&other, Some(&open)), None, "its own");
         }
-        assert!(!orphan.stays(&mine, None, 13));
+        assert_eq!(orphan.orphan(&mine, None), None);
     }
 
     #[test]

@@ -65,6 +65,8 @@ struct State {
     probed: Option<Instant>,
     /// The holder is done.
     let_go: bool,
+    /// The number of the write that made its first node, of any session.
+    came: Option<i64>,
     /// What was open under the key when it was last looked at.
     seen: Option<Record>,
     /// An open record may be there whose grant nobody has taken.
@@ -140,6 +142,7 @@ impl Place {
                 waits: false,
                 probed: None,
                 let_go: false,
+                came: None,
                 seen: None,
                 owes: false,
                 errands: VecDeque::new(),

@@ -279,7 +279,8 @@ impl Stand<'_> {
             Err(error) => return again(error).map(drop),
         };
         self.has_waited = true;
-        let came = self.node.as_ref().map_or(0, |node| node.came);
+        let came = self.node.as_ref().map_or(i64::MAX, |node| node.came);
+        let came = self.place.comes(came);
         let mut told = self.hears();
         self.place.waits();
         let limit = self.shared.config.timeout;
@@ -345,9 +346,9 @@ impl Stand<'_> {
     fn hears_of(&self, kept: Option<Arc<Kept>>, came: i64) -> Result<(), Stop> {
         let kept = kept.filter(|kept| self.lives(kept));
         if let Some(kept) = &kept
-            && kept.is_result_for(self.place.opening(), came)
+            && let Some(result) = kept.result(self.place.opening(), Some(came))
         {
-            return Err(self.finds(kept.record()));
+            return Err(self.finds(result));
         }
         self.place.saw(kept.and_then(|kept| kept.open_record()));
         Ok(())

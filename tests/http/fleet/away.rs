@@ -88,6 +88,7 @@ async fn while_redis_is_down() {
             (route, answer)
         });
         let open = fleet.ask(1, "POST", "/open/9");
+        let report = fleet.ask(1, "GET", "/report/9");
         for (route, answer) in refused {
             let answer = answer.await.expect("no panic");
             assert_refusal(&answer, 503, "backend-unavailable");
@@ -101,6 +102,8 @@ async fn while_redis_is_down() {
         }
         let open = open.await.expect("no panic");
         assert_eq!((status(&open), body(&open)), (200, "0"), "without a lock");
+        let report = report.await.expect("no panic");
+        assert_eq!((status(&report), body(&report)), (200, "0"), "alone");
 
         dropped.over().await;
         assert!(told.says().await.starts_with("lost "));

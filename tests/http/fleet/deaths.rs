@@ -224,3 +224,46 @@ async fn a_killed_checkout_is_run_again_or_refused() {
     assert!(answer.contains("outcome-unknown"), "{answer}");
     assert!(fleet.stage.is_empty());
 }
+
+/// A leader's process is killed: of those who wait for it elsewhere one leads, once its lease has
+/// ended, and the others follow that one.
+#[tokio::test]
+async fn a_killed_leader_has_one_successor() {
+    let mut fleet = Fleet::of(3).await;
+    let path = fleet.path("report/7", "report");
+    let _cut = fleet.ask(0, "GET", &path);
+    let leader = fleet.stage.enters("report").await;
+    assert_ne!(leader.token, 0);
+    let crowd: Vec<_> = (0..20)
+        .map(|n| fleet.ask(1 + n % 2, "GET", &path))
+        .collect();
+    fleet.waiters_at(1, 10).await;
+    fleet.waiters_at(2, 10).await;
+    fleet.instances[0].process.kill();
+    let died = Instant::now();
+    let before = leader.token;
+    leader.over().await;
+
+    let next = fleet.stage.enters("report").await;
+    assert!(died.elapsed() <= TTL + LATE, "{:?}", died.elapsed());
+    assert!(next.token > before, "{} after {before}", next.token);
+    assert!(fleet.stage.is_empty(), "the others wait on");
+    let token = next.token;
+    next.go().await;
+    // All of them are in before any of them is let go.
+    let mut together = Vec::new();
+    for _ in 0..19 {
+        together.push(fleet.stage.enters("report").await);
+    }
+    for follower in together {
+        assert_eq!(follower.token, 0);
+        follower.go().await;
+    }
+    let mut led = 0;
+    for answer in crowd {
+        let answer = answer.await.expect("no panic");
+        assert_eq!(status(&answer), 200, "{answer}");
+        led += usize::from(body(&answer) == token.to_string());
+    }
+    assert_eq!(led, 1);
+}

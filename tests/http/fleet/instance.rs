@@ -23,11 +23,14 @@ use tokio::{
 };
 use tower_lock::{
     Fairness, HeldLock, IdempotencyKey, IdempotencyLayer, LockLayer, LockManager, OnDisconnect,
-    OnLost, RedisBackend, Wait, idempotency::OnCrash, key::PathKey,
+    OnLost, RedisBackend, SingleFlightLayer, Wait, idempotency::OnCrash, key::PathKey,
 };
 
 use super::{Settings, TTL};
-use crate::{servers::Process, support::HOUR};
+use crate::{
+    servers::Process,
+    support::{HOUR, SOON},
+};
 
 /// What stands before its address.
 pub(super) const LISTENING: &str = "listening on ";
@@ -144,7 +147,10 @@ fn app(locks: &LockManager) -> Router {
             .with_on_crash(on_crash);
         app = app.route(&format!("/{name}/{{id}}"), post(act).route_layer(layer));
     }
-    app
+    let flight = SingleFlightLayer::new(locks, PathKey::new("report", "id"))
+        .with_ttl(TTL)
+        .with_wait(SOON);
+    app.route("/report/{id}", get(act).route_layer(flight))
 }
 
 /// Does what the query asks for, and answers with its token.

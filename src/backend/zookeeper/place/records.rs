@@ -80,6 +80,20 @@ impl Place {
         self.loads.as_ref()?.open.as_ref()
     }
 
+    /// Its node was made by this write; tells which made its first one: who loses its session has
+    /// not come later for that.
+    pub(in crate::backend::zookeeper) fn comes(&self, came: i64) -> i64 {
+        let mut state = lock(&self.state);
+        let first = state.came.map_or(came, |first| first.min(came));
+        state.came = Some(first);
+        first
+    }
+
+    /// Which made its first node, if it had one that waited.
+    pub(in crate::backend::zookeeper) fn came(&self) -> Option<i64> {
+        lock(&self.state).came
+    }
+
     pub(in crate::backend::zookeeper) fn saw(&self, open: Option<Record>) {
         lock(&self.state).seen = open;
     }

@@ -1,34 +1,34 @@
 //! Bytes for what is stored, and back: nothing here knows what it means.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 /// Bytes that do not say what they should.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Corrupt;
+pub(crate) struct Corrupt;
 
 /// Writes lengths as LEB128: seven bits a byte, the low ones first, no longer than needed.
 #[derive(Debug)]
-pub(super) struct Writer(BytesMut);
+pub(crate) struct Writer(BytesMut);
 
 impl Writer {
-    pub(super) fn with_capacity(bytes: usize) -> Self {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(BytesMut::with_capacity(bytes))
     }
 
-    pub(super) fn byte(&mut self, byte: u8) {
+    pub(crate) fn byte(&mut self, byte: u8) {
         self.0.put_u8(byte);
     }
 
-    pub(super) fn short(&mut self, number: u16) {
+    pub(crate) fn short(&mut self, number: u16) {
         self.0.put_u16(number);
     }
 
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.0.put_slice(bytes);
     }
 
-    pub(super) fn number(&mut self, mut number: u64) {
+    pub(crate) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.byte(number as u8 | 0x80);
             number >>= 7;
@@ -36,13 +36,13 @@ impl Writer {
         self.byte(number as u8);
     }
 
-    pub(super) fn part(&mut self, bytes: &[u8]) {
+    pub(crate) fn part(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.raw(bytes);
     }
 
     /// Each name with all its values, in the map's order.
-    pub(super) fn headers(&mut self, headers: &HeaderMap) {
+    pub(crate) fn headers(&mut self, headers: &HeaderMap) {
         self.number(headers.keys_len() as u64);
         for name in headers.keys() {
             self.part(name.as_str().as_bytes());
@@ -56,7 +56,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn finish(self) -> Bytes {
+    pub(crate) fn finish(self) -> Bytes {
         self.0.freeze()
     }
 }
@@ -64,34 +64,38 @@ impl Writer {
 /// Reads what [`Writer`] wrote and only that: of each value there is one form. What it returns
 /// shares the memory of the whole.
 #[derive(Debug)]
-pub(super) struct Reader(Bytes);
+pub(crate) struct Reader(Bytes);
 
 impl Reader {
-    pub(super) fn new(bytes: Bytes) -> Self {
+    pub(crate) fn new(bytes: Bytes) -> Self {
         Self(bytes)
     }
 
-    pub(super) fn raw(&mut self, length: usize) -> Result<Bytes, Corrupt> {
+    pub(crate) fn raw(&mut self, length: usize) -> Result<Bytes, Corrupt> {
         if length > self.0.len() {
             return Err(Corrupt);
         }
         Ok(self.0.split_to(length))
     }
 
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Corrupt> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Corrupt> {
         let bytes = self.raw(N)?;
         bytes.as_ref().try_into().map_err(|_| Corrupt)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Corrupt> {
+    pub(crate) fn byte(&mut self) -> Result<u8, Corrupt> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn short(&mut self) -> Result<u16, Corrupt> {
+    pub(crate) fn short(&mut self) -> Result<u16, Corrupt> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Corrupt> {
+    pub(crate) fn status(&mut self) -> Result<StatusCode, Corrupt> {
+        StatusCode::from_u16(self.short()?).map_err(|_| Corrupt)
+    }
+
+    pub(crate) fn number(&mut self) -> Result<u64, Corrupt> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.byte()?;
@@ -115,13 +119,13 @@ impl Reader {
         usize::try_from(self.number()?).map_err(|_| Corrupt)
     }
 
-    pub(super) fn part(&mut self) -> Result<Bytes, Corrupt> {
+    pub(crate) fn part(&mut self) -> Result<Bytes, Corrupt> {
         let length = self.length()?;
         self.raw(length)
     }
 
     /// Allocates for what is there, never for what a length claims.
-    pub(super) fn headers(&mut self) -> Result<HeaderMap, Corrupt> {
+    pub(crate) fn headers(&mut self) -> Result<HeaderMap, Corrupt> {
         let mut headers = HeaderMap::new();
         for _ in 0..self.number()? {
             let name = self.part()?;
@@ -151,7 +155,7 @@ impl Reader {
     }
 
     /// Nothing may follow.
-    pub(super) fn finish(self) -> Result<(), Corrupt> {
+    pub(crate) fn finish(self) -> Result<(), Corrupt> {
         if self.0.is_empty() {
             Ok(())
         } else {

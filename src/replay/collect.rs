@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, header::CONTENT_TYPE, response};
 use http_body::Body;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What was read of a body.
-pub(super) enum Collected<B> {
+pub(crate) enum Collected<B> {
     /// All.
     Whole(Bytes, Option<Box<HeaderMap>>),
     /// As much as may be read, and more; or it broke off.
@@ -24,7 +24,7 @@ pub(super) enum Collected<B> {
 
 impl<B> Collected<B> {
     /// The same bytes for the client.
-    pub(super) fn into_body(self) -> ResponseBody<B> {
+    pub(crate) fn into_body(self) -> ResponseBody<B> {
         match self {
             Self::Whole(bytes, trailers) => ResponseBody::read(bytes, Rest::End(trailers)),
             Self::Part(bytes, rest) => ResponseBody::read(bytes, rest),
@@ -34,7 +34,7 @@ impl<B> Collected<B> {
 
 /// Reads up to `limit` bytes, and the frame that goes beyond, or until it has to stop. One that says
 /// beforehand that it is longer is not read.
-pub(super) async fn collect<B>(
+pub(crate) async fn collect<B>(
     body: B,
     limit: usize,
     mut stops: impl FnMut(&mut Context<'_>) -> bool,
@@ -98,4 +98,13 @@ where
             return Collected::Part(known(bytes, joined), Rest::Body(body));
         }
     }
+}
+
+/// One that may never end, and whose reader wants each event when it happens.
+pub(crate) fn is_event_stream(head: &response::Parts) -> bool {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    content_type.is_some_and(|value| {
+        let name = value.as_bytes().split(|byte| *byte == b';').next();
+        name.is_some_and(|name| name.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
+    })
 }
