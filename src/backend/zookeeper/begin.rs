@@ -102,6 +102,11 @@ impl Stand<'_> {
         let queue = Queue::read(self.shared.config.layout, children).map_err(Stop::Refused)?;
         let first = queue.holders().first().map(|one| one.name);
         self.has_no_record = standing.is_none();
+        if first.is_some() {
+            // It has to wait: what is written from now on is written while it does.
+            let written = standing.as_ref().map(|standing| standing.kept.written());
+            self.place.comes(written.unwrap_or_default());
+        }
         let kept = standing
             .map(|standing| standing.kept)
             .filter(|kept| self.lives(kept));

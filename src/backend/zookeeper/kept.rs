@@ -178,8 +178,7 @@ impl Kept {
         self.record().filter(|record| !record.is_closed())
     }
 
-    /// The result for one whose node was made by write `came`, if it was: who came before the holder
-    /// was done.
+    /// The result for one who waits for what is written after `came`, if it waits.
     pub(super) fn result(&self, open: Option<&Opening>, came: Option<i64>) -> Option<Record> {
         let (token, written, bytes) = match &self.what {
             What::Closed(bytes) => (self.token, self.written, bytes),

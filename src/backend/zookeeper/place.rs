@@ -65,7 +65,7 @@ struct State {
     probed: Option<Instant>,
     /// The holder is done.
     let_go: bool,
-    /// The number of the write that made its first node, of any session.
+    /// The number of a write after which whatever is written was written while it waited.
     came: Option<i64>,
     /// What was open under the key when it was last looked at.
     seen: Option<Record>,

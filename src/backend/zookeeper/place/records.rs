@@ -80,8 +80,8 @@ impl Place {
         self.loads.as_ref()?.open.as_ref()
     }
 
-    /// Its node was made by this write; tells which made its first one: who loses its session has
-    /// not come later for that.
+    /// It has come before what is written after this write; tells since which it has, over all
+    /// sessions.
     pub(in crate::backend::zookeeper) fn comes(&self, came: i64) -> i64 {
         let mut state = lock(&self.state);
         let first = state.came.map_or(came, |first| first.min(came));
@@ -89,7 +89,7 @@ impl Place {
         first
     }
 
-    /// Which made its first node, if it had one that waited.
+    /// Since which write it waits, if it does.
     pub(in crate::backend::zookeeper) fn came(&self) -> Option<i64> {
         lock(&self.state).came
     }
