@@ -286,6 +286,14 @@ macro_rules! on_each_store {
                 super::$test($crate::backends::On::Redis).await;
             })*
         }
+    };
+}
+pub(crate) use on_each_store;
+
+/// The same with those for small records.
+macro_rules! on_each_small_store {
+    ($($test:ident),* $(,)?) => {
+        $crate::backends::on_each_store! { $($test),* }
 
         #[cfg(feature = "zookeeper")]
         mod zookeeper {
@@ -296,4 +304,4 @@ macro_rules! on_each_store {
         }
     };
 }
-pub(crate) use on_each_store;
+pub(crate) use on_each_small_store;
