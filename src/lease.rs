@@ -102,7 +102,7 @@ impl OwnerToken {
         })
     }
 
-    #[cfg(any(feature = "redis", all(test, feature = "zookeeper")))]
+    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

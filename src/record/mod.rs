@@ -7,7 +7,7 @@
 //! A [`RecordStore`] keeps them. Where it is the backend of the locks as well, it is a
 //! [`LockingRecordStore`](crate::backend::LockingRecordStore): then looking up, reserving and
 //! acquiring are one step, and so are saving and releasing. [`MemoryBackend`](crate::MemoryBackend)
-//! is one, and so are `RedisBackend` and `EtcdBackend`:
+//! is one, and so are `RedisBackend`, `EtcdBackend` and `ZooKeeperBackend`:
 //!
 //! ```
 //! use std::time::Duration;

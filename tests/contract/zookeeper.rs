@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    passes,
+    keeps_records, passes,
     servers::{TcpProxy, ZooKeeperServer},
 };
 
@@ -89,4 +89,14 @@ fn zookeeper_passes() {
 #[test]
 fn zookeeper_passes_erased() {
     passes(&Erased(ZooKeeper::new()), NOT_APPLICABLE);
+}
+
+#[test]
+fn zookeeper_keeps_records() {
+    keeps_records(&ZooKeeper::new());
+}
+
+#[test]
+fn zookeeper_keeps_records_erased() {
+    keeps_records(&Erased(ZooKeeper::new()));
 }

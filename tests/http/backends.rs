@@ -297,3 +297,19 @@ macro_rules! on_each_store {
     };
 }
 pub(crate) use on_each_store;
+
+/// The same with those for small records.
+macro_rules! on_each_small_store {
+    ($($test:ident),* $(,)?) => {
+        $crate::backends::on_each_store! { $($test),* }
+
+        #[cfg(feature = "zookeeper")]
+        mod zookeeper {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test($crate::backends::On::ZooKeeper).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_each_small_store;

@@ -243,10 +243,11 @@ impl ZooKeeperServer {
         Session::open(self.address()).expect("it serves")
     }
 
-    /// The nodes of keys under this base, and those under them; not those of sessions.
+    /// The nodes of keys under this base, those under them, and those of records; not those of
+    /// sessions.
     pub fn nodes_left(&self, base: &str) -> Vec<String> {
         let mut session = self.session();
-        let mut left = Vec::new();
+        let mut left = self.records_left(base);
         for key in session.children(base) {
             let path = format!("{base}/{key}");
             if !key.starts_with('~') {
@@ -254,6 +255,19 @@ impl ZooKeeperServer {
                 left.extend(children.iter().map(|child| format!("{path}/{child}")));
                 left.push(path);
             }
+        }
+        left
+    }
+
+    /// The nodes of records under this base.
+    pub fn records_left(&self, base: &str) -> Vec<String> {
+        let mut session = self.session();
+        let all = format!("{base}/~records");
+        let mut left = Vec::new();
+        for bucket in session.children(&all) {
+            let bucket = format!("{all}/{bucket}");
+            let records = session.children(&bucket);
+            left.extend(records.iter().map(|record| format!("{bucket}/{record}")));
         }
         left
     }

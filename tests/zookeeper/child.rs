@@ -4,8 +4,9 @@ use std::{env, io, process::Command};
 
 use tokio::runtime::Runtime;
 use tower_lock::{
-    Lease as _, LockBackend as _, LockKey,
-    backend::{AcquireRequest, WaitBound},
+    BackendErrorKind, Lease as _, LockBackend as _, LockKey,
+    backend::{AcquireRequest, Found, LockingRecordStore as _, WaitBound},
+    record::{Opening, Save},
 };
 
 use crate::{
@@ -36,6 +37,19 @@ impl Child {
     pub(crate) fn hold(&mut self, key: &str) {
         self.0.send(&format!("hold {key}"));
         assert!(self.0.wait_for("holds"), "{}", self.0.log());
+    }
+
+    /// Begins on a key that nobody holds.
+    pub(crate) fn begin(&mut self, key: &str) {
+        self.0.send(&format!("begin {key}"));
+        assert!(self.0.wait_for("begun"), "{}", self.0.log());
+    }
+
+    /// Saves as what it has begun; whether that was accepted.
+    pub(crate) fn save(&mut self, bytes: &str) -> bool {
+        self.0.send(&format!("save {bytes}"));
+        assert!(self.0.wait_for("save was"), "{}", self.0.log());
+        self.0.log().trim_end().ends_with("accepted")
     }
 
     /// So many waiters for this key; each says so when it is served, and releases.
@@ -69,7 +83,7 @@ fn runs_as_it_is_told() {
     let runtime = Runtime::new().unwrap();
     let backend = runtime.block_on(connect_with(&url, SESSION));
     println!("connected");
-    let mut held = Vec::new();
+    let (mut held, mut begun) = (Vec::new(), None);
     for line in io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -78,6 +92,29 @@ fn runs_as_it_is_told() {
                 let request = AcquireRequest::new(LockKey::new("order", key), LONG);
                 held.push(runtime.block_on(backend.acquire(&request)).unwrap());
                 println!("holds");
+            }
+            ["begin", key] => {
+                let request = AcquireRequest::new(LockKey::new("order", key), LONG);
+                let opening = Opening::new("child", LONG);
+                let found = backend.acquire_or_load(&request, Some(&opening));
+                match runtime.block_on(found).unwrap() {
+                    Found::Lease { lease, .. } => begun = Some((request, lease)),
+                    other => panic!("{other:?}"),
+                }
+                println!("begun");
+            }
+            ["save", bytes] => {
+                let (request, lease) = begun.take().unwrap();
+                let token = lease.fencing_token();
+                let bytes = bytes.to_string();
+                let save = Save::keep(request.key, request.owner, token, bytes, LONG);
+                match runtime.block_on(backend.save_and_release(&save)) {
+                    Ok(()) => println!("save was accepted"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), BackendErrorKind::Lost, "{error}");
+                        println!("save was refused");
+                    }
+                }
             }
             ["wait", key, count] => {
                 for _ in 0..count.parse().unwrap() {

@@ -8,6 +8,8 @@ mod ensemble;
 mod foreign_clients;
 mod leftovers;
 mod lost_answers;
+mod record_faults;
+mod records;
 mod refusals;
 mod sessions;
 mod support;

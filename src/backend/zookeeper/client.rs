@@ -14,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::Config,
+    ends::{self, Ends},
+    patrol,
+    place::Loads,
     room::{Entered, Room},
     seek,
     session::Session,
@@ -36,7 +39,9 @@ pub(super) struct Client {
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) room: Room,
-    runtime: Handle,
+    /// When records end that this process knows of.
+    pub(super) ends: Ends,
+    pub(super) runtime: Handle,
     session: watch::Sender<Option<Arc<Session>>>,
     /// Why there is no session.
     trouble: Mutex<Option<Trouble>>,
@@ -50,6 +55,7 @@ impl Client {
         let shared = Arc::new(Shared {
             config,
             room: Room::default(),
+            ends: Ends::default(),
             runtime: runtime.clone(),
             session: watch::Sender::new(Some(session.clone())),
             trouble: Mutex::default(),
@@ -57,12 +63,19 @@ impl Client {
         });
         runtime.spawn(supervise(shared.clone(), session));
         runtime.spawn(sweep::walk(shared.clone()));
+        runtime.spawn(ends::walk(shared.clone()));
+        runtime.spawn(patrol::walk(shared.clone()));
         Arc::new(Self { shared })
     }
 
     /// Enters an owner that asks for a key. Who is new gets a task of its own.
-    pub(super) fn enter(&self, request: &AcquireRequest, patient: bool) -> Entered {
-        let entered = self.shared.room.enter(request, patient);
+    pub(super) fn enter(
+        &self,
+        request: &AcquireRequest,
+        patient: bool,
+        loads: Option<Loads>,
+    ) -> Entered {
+        let entered = self.shared.room.enter(request, patient, loads);
         if let Entered::New(place) = &entered {
             let task = seek::run(self.shared.clone(), place.clone());
             self.shared.runtime.spawn(task);
@@ -97,6 +110,10 @@ impl Shared {
                 .clone()
                 .unwrap_or_else(Trouble::no_connection)),
         }
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.is_cancelled()
     }
 
     /// Resolves when nobody is left who could ask.

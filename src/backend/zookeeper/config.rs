@@ -40,8 +40,7 @@ impl Config {
 
     /// The token of the node that was created by this transaction.
     pub(super) fn token(&self, czxid: i64) -> Option<FencingToken> {
-        let number = u64::try_from(czxid).ok()?.checked_add(self.token_floor)?;
-        FencingToken::new(number)
+        token(czxid, self.token_floor)
     }
 
     /// Whoever has logged in, or everybody.
@@ -76,4 +75,9 @@ impl Config {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The token of what was done by this transaction.
+pub(super) fn token(zxid: i64, floor: u64) -> Option<FencingToken> {
+    FencingToken::new(u64::try_from(zxid).ok()?.checked_add(floor)?)
 }

@@ -78,6 +78,11 @@ impl Stand<'_> {
     async fn watch_over(&mut self, watch: Option<Watch>) -> Stop {
         let mut event = watch.map(|watch| Box::pin(watch.changed()) as Event);
         loop {
+            match self.errands().await {
+                Ok(false) => {}
+                Ok(true) => return Stop::Done,
+                Err(stop) => return stop,
+            }
             if self.place.is_let_go() {
                 return Stop::Done;
             }
@@ -140,7 +145,7 @@ impl Stand<'_> {
         }
     }
 
-    fn is_robbed(&mut self) -> Stop {
+    pub(super) fn is_robbed(&mut self) -> Stop {
         self.place.lose(Loss::ForceReleased);
         self.node = None;
         Stop::Done
@@ -170,6 +175,7 @@ impl Stand<'_> {
     }
 
     async fn clear(&mut self) -> Result<(), Stop> {
+        self.undo().await?;
         if let Some(node) = &self.node {
             self.delete(&node.path).await?;
             self.node = None;
@@ -181,13 +187,37 @@ impl Stand<'_> {
         // As far as anybody can know.
         self.place.released(&Ok(()));
         sleep(LATE).await;
+        self.undo().await?;
         self.clear_all().await?;
         self.doubted = false;
+        self.place.settle();
+        Ok(())
+    }
+
+    /// Takes back what was opened for a grant that nobody has taken.
+    async fn undo(&mut self) -> Result<(), Stop> {
+        if !self.place.owes() {
+            return Ok(());
+        }
+        if self.node.is_none() && self.doubted {
+            self.find().await?;
+        }
+        match self.unopen().await {
+            // Somebody else's rights, or something that is no record: it is not the key's matter.
+            Err(Stop::Refused(trouble)) if trouble.answered && !trouble.may_pass() => {
+                tracing::debug!(target: "tower_lock", "ZooKeeper refused to undo an open record");
+                self.place.settle();
+            }
+            undone => undone?,
+        }
+        if !self.doubted {
+            self.place.settle();
+        }
         Ok(())
     }
 
     async fn clear_all(&self) -> Result<(), Stop> {
-        for path in self.find_all().await? {
+        for (path, _) in self.find_all().await? {
             self.delete(&path).await?;
         }
         Ok(())

@@ -5,12 +5,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     beats::Stamp,
     client::Client,
-    place::{Grant, Place},
+    place::{Grant, Place, Saved},
     session::Session,
     stand::PAUSE,
     trouble::Trouble,
@@ -19,6 +22,7 @@ use crate::{
     clock,
     error::{BackendError, BackendErrorKind},
     lease::{FencingToken, Lease, Loss, LossSignal},
+    record::{Record, Save},
     sync::lock,
 };
 
@@ -37,6 +41,8 @@ pub(super) struct Inner {
     /// When its holder last asked for it.
     asked: Mutex<Stamp>,
     lost: LossSignal,
+    /// The orphan whose place it took.
+    pub(super) previous: Option<Record>,
 }
 
 impl Inner {
@@ -49,6 +55,7 @@ impl Inner {
             token: grant.token,
             asked: Mutex::new(grant.asked),
             lost: LossSignal::new(),
+            previous: grant.previous,
         }
     }
 
@@ -66,6 +73,11 @@ impl Inner {
             self.lost.fire(Loss::Expired);
         }
         has_ended
+    }
+
+    /// Has the holder's task save; `None` if it does not hold any more.
+    pub(super) fn save(&self, save: &Save) -> Option<oneshot::Receiver<Saved>> {
+        self.place.save(save.clone(), true)
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -111,7 +123,10 @@ impl Inner {
         let (node, heard) = tokio::join!(timeout(limit, look), self.session.hear(now.at, limit));
         let stat = node.unwrap_or_else(|_| Err(Trouble::no_answer()))?;
         if stat.is_none_or(|stat| stat.ephemeral_owner != self.session.id) {
-            self.lose(Loss::ForceReleased);
+            // Who saves and releases loses nothing.
+            if !self.place.is_leaving() {
+                self.lose(Loss::ForceReleased);
+            }
             return Err(Renewal::Lost);
         }
         heard?;

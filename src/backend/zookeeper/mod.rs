@@ -4,18 +4,27 @@
 
 mod acquire;
 mod beats;
+mod begin;
+mod board;
 mod builder;
 mod client;
 mod config;
+mod ends;
+mod errand;
 mod hold;
+mod kept;
 mod layout;
 mod lease;
 mod operate;
+mod patrol;
 mod place;
 mod queue;
+mod record;
 mod room;
 mod seek;
+mod server_clock;
 mod session;
+mod shelf;
 mod stand;
 mod sweep;
 mod trouble;
@@ -26,10 +35,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use self::client::Client;
 pub use self::{builder::ZooKeeperBuilder, layout::NodeLayout, lease::ZooKeeperLease};
-use super::{AcquireRequest, Capabilities, Faults, KeyState, LockBackend, Scope, WaitBound};
+use super::{
+    AcquireRequest, Capabilities, DynRecords, Faults, Found, KeyState, LockBackend,
+    LockingRecordStore, Scope, WaitBound,
+};
 use crate::{
     error::{BackendError, BackendErrorKind},
     key::LockKey,
+    record::{Opening, Record, RecordLimits, RecordStore, Save},
 };
 
 /// The longest lease, so that no sum of times overflows.
@@ -66,6 +79,26 @@ impl ZooKeeperBackend {
     pub fn session_timeout(&self) -> Duration {
         self.session_timeout
     }
+
+    /// Whether this can be asked for.
+    fn check(&self, request: &AcquireRequest) -> Result<(), BackendError> {
+        if request.ttl < self.session_timeout {
+            return Err(BackendError::new(
+                BackendErrorKind::Unsupported,
+                format!(
+                    "a ttl below the session timeout of {:?}: shorten that (`with_session_timeout`)",
+                    self.session_timeout
+                ),
+            ));
+        }
+        if request.tokens > 1 {
+            return Err(BackendError::new(
+                BackendErrorKind::Unsupported,
+                "tokens are the numbers of creations, so none can be reserved",
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Debug for ZooKeeperBackend {
@@ -100,21 +133,7 @@ impl LockBackend for ZooKeeperBackend {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<ZooKeeperLease, BackendError> {
-        if request.ttl < self.session_timeout {
-            return Err(BackendError::new(
-                BackendErrorKind::Unsupported,
-                format!(
-                    "a ttl below the session timeout of {:?}: shorten that (`with_session_timeout`)",
-                    self.session_timeout
-                ),
-            ));
-        }
-        if request.tokens > 1 {
-            return Err(BackendError::new(
-                BackendErrorKind::Unsupported,
-                "tokens are the numbers of creations, so none can be reserved",
-            ));
-        }
+        self.check(request)?;
         acquire::acquire(&self.client, request).await
     }
 
@@ -128,5 +147,39 @@ impl LockBackend for ZooKeeperBackend {
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         Ok(operate::force_release(&self.client, key).await?)
+    }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        Some(self)
+    }
+}
+
+impl RecordStore for ZooKeeperBackend {
+    fn limits(&self) -> RecordLimits {
+        record::limits()
+    }
+
+    async fn load(&self, key: &LockKey) -> Result<Option<Record>, BackendError> {
+        Ok(record::load(&self.client, key).await?)
+    }
+
+    async fn save(&self, save: &Save) -> Result<(), BackendError> {
+        record::save(&self.client, save, false).await
+    }
+}
+
+impl LockingRecordStore for ZooKeeperBackend {
+    async fn acquire_or_load(
+        &self,
+        request: &AcquireRequest,
+        open: Option<&Opening>,
+    ) -> Result<Found<ZooKeeperLease>, BackendError> {
+        record::check(request, open)?;
+        self.check(request)?;
+        acquire::acquire_or_load(&self.client, request, open).await
+    }
+
+    async fn save_and_release(&self, save: &Save) -> Result<(), BackendError> {
+        record::save(&self.client, save, true).await
     }
 }

@@ -12,19 +12,28 @@
 //!   the room until then. Whoever asks for the same owner meanwhile waits for that.
 //! - A grant is taken by an acquire that polls, or it is withdrawn: the lease is made when it is
 //!   taken, so one that exists has an owner.
+//! - An open record that was written for a grant is its holder's from the moment in which that is
+//!   taken. Until then the place owes its undo, over sessions, and is not over.
 
-use std::sync::{Arc, Mutex, Weak};
+mod records;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, Weak},
+};
 
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
 };
 
+pub(super) use self::records::{Errand, Loads, Saved};
 use super::{beats::Stamp, client::Client, lease::Inner, session::Session, trouble::Trouble};
 use crate::{
     backend::{AcquireRequest, Mode},
     key::LockKey,
     lease::{FencingToken, Loss, OwnerToken},
+    record::Record,
     sync::lock,
 };
 
@@ -35,6 +44,8 @@ pub(super) struct Place {
     pub(super) ttl: std::time::Duration,
     /// Whether it may stand in the queue. Else, if the key is not free, it is left at once.
     pub(super) patient: bool,
+    /// Whether a record will do instead of the key.
+    pub(super) loads: Option<Loads>,
     state: Mutex<State>,
     /// Wakes the task.
     told: Notify,
@@ -54,6 +65,15 @@ struct State {
     probed: Option<Instant>,
     /// The holder is done.
     let_go: bool,
+    /// The number of a write after which whatever is written was written while it waited.
+    came: Option<i64>,
+    /// What was open under the key when it was last looked at.
+    seen: Option<Record>,
+    /// An open record may be there whose grant nobody has taken.
+    owes: bool,
+    errands: VecDeque<Errand>,
+    /// One of them is to release it.
+    leaves: bool,
     releases: Vec<oneshot::Sender<Result<(), Trouble>>>,
 }
 
@@ -62,6 +82,7 @@ enum Phase {
     Granted(Grant),
     Held(Weak<Inner>),
     Refused(Trouble),
+    Found(Record),
     /// Taken back from acquires that did not take it.
     Withdrawn,
 }
@@ -73,6 +94,8 @@ pub(super) struct Grant {
     pub(super) token: FencingToken,
     /// When the servers were asked for what they granted.
     pub(super) asked: Stamp,
+    /// The orphan whose place it took.
+    pub(super) previous: Option<Record>,
 }
 
 pub(super) enum Joined {
@@ -88,6 +111,7 @@ pub(super) enum Seen {
     Waits,
     Held(Arc<Inner>),
     Refused(Trouble),
+    Found(Record),
     /// It may ask anew when the place is over.
     Leaves,
 }
@@ -103,13 +127,14 @@ pub(super) enum Offer {
 
 impl Place {
     /// With one acquire.
-    pub(super) fn new(request: &AcquireRequest, patient: bool) -> Self {
+    pub(super) fn new(request: &AcquireRequest, patient: bool, loads: Option<Loads>) -> Self {
         Self {
             owner: request.owner,
             key: request.key.clone(),
             mode: request.mode,
             ttl: request.ttl.min(super::LONGEST),
             patient,
+            loads,
             state: Mutex::new(State {
                 phase: Phase::Seeks,
                 over: false,
@@ -117,6 +142,11 @@ impl Place {
                 waits: false,
                 probed: None,
                 let_go: false,
+                came: None,
+                seen: None,
+                owes: false,
+                errands: VecDeque::new(),
+                leaves: false,
                 releases: Vec::new(),
             }),
             told: Notify::new(),
@@ -133,8 +163,9 @@ impl Place {
                 state.callers += 1;
                 Joined::Waits
             }
+            Phase::Held(_) if state.let_go => Joined::Leaves,
             Phase::Held(inner) => inner.upgrade().map_or(Joined::Leaves, Joined::Holds),
-            Phase::Refused(_) | Phase::Withdrawn => Joined::Leaves,
+            Phase::Refused(_) | Phase::Found(_) | Phase::Withdrawn => Joined::Leaves,
         }
     }
 
@@ -152,6 +183,7 @@ impl Place {
                 };
                 let inner = Arc::new(Inner::new(client.clone(), self.clone(), grant));
                 *phase = Phase::Held(Arc::downgrade(&inner));
+                state.owes = false;
                 drop(state);
                 self.told.notify_one();
                 self.changed.notify_waiters();
@@ -165,6 +197,7 @@ impl Place {
                 inner.map_or(Seen::Leaves, Seen::Held)
             }
             Phase::Refused(trouble) => Seen::Refused(trouble.clone()),
+            Phase::Found(record) => Seen::Found(record.clone()),
             Phase::Withdrawn => Seen::Leaves,
         }
     }
@@ -336,7 +369,11 @@ impl Place {
 
     /// The end. The room has forgotten it, and nothing is left to release.
     pub(super) fn end(&self) {
-        lock(&self.state).over = true;
+        let mut state = lock(&self.state);
+        state.over = true;
+        // Whoever waits for them asks elsewhere.
+        let errands = std::mem::take(&mut state.errands);
+        drop((state, errands));
         self.changed.notify_waiters();
         self.released(&Ok(()));
     }

@@ -9,8 +9,9 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    board::{Board, Told},
     lease::Inner,
-    place::{Joined, Place},
+    place::{Joined, Loads, Place},
 };
 use crate::{backend::AcquireRequest, key::LockKey, lease::OwnerToken, sync::lock};
 
@@ -36,6 +37,8 @@ struct Line {
     /// Whether it was this process that made it.
     made: bool,
     idle_since: Option<Instant>,
+    /// Where those who wait for its record hear of it.
+    board: Option<Board>,
 }
 
 /// What became of an owner that asks.
@@ -51,10 +54,19 @@ pub(super) enum Entered {
 }
 
 impl Room {
-    pub(super) fn enter(&self, request: &AcquireRequest, patient: bool) -> Entered {
+    pub(super) fn enter(
+        &self,
+        request: &AcquireRequest,
+        patient: bool,
+        loads: Option<Loads>,
+    ) -> Entered {
         let mut lines = lock(&self.lines);
         let line = lines.entry(request.key.clone()).or_default();
         if let Some(place) = line.places.get(&request.owner) {
+            if loads.is_some() && place.loads.is_none() {
+                // It would get a key, and no record.
+                return Entered::Leaves(place.clone());
+            }
             return match place.join() {
                 Joined::Waits => Entered::Joined(place.clone()),
                 Joined::Holds(inner) => Entered::Holds(inner),
@@ -62,7 +74,7 @@ impl Room {
             };
         }
         line.idle_since = None;
-        let place = Arc::new(Place::new(request, patient));
+        let place = Arc::new(Place::new(request, patient, loads));
         line.places.insert(request.owner, place.clone());
         Entered::New(place)
     }
@@ -85,6 +97,39 @@ impl Room {
         drop(lines);
         self.idle.notify_one();
         self.emptied.notify_waiters();
+    }
+
+    /// The place of this owner, if it has one.
+    pub(super) fn place(&self, key: &LockKey, owner: &OwnerToken) -> Option<Arc<Place>> {
+        lock(&self.lines).get(key)?.places.get(owner).cloned()
+    }
+
+    /// What is told of the record of a key that is asked for; with the board, if it is new and
+    /// somebody has to look after it.
+    pub(super) fn board(&self, key: &LockKey) -> (Told, Option<Board>) {
+        let mut lines = lock(&self.lines);
+        let line = lines.entry(key.clone()).or_default();
+        match &line.board {
+            Some(board) => (board.told(), None),
+            None => {
+                let board = line.board.insert(Board::default());
+                (board.told(), Some(board.clone()))
+            }
+        }
+    }
+
+    /// Takes a board away that nobody looks at; whether that is so.
+    pub(super) fn leave_board(&self, key: &LockKey, board: &Board) -> bool {
+        let mut lines = lock(&self.lines);
+        if board.is_looked_at() {
+            return false;
+        }
+        if let Some(line) = lines.get_mut(key)
+            && line.board.as_ref().is_some_and(|one| one.is(board))
+        {
+            line.board = None;
+        }
+        true
     }
 
     /// Whether others of this process ask for this key.

@@ -23,11 +23,15 @@ use zookeeper_client as zk;
 
 use super::{
     beats::Stamp,
+    begin::Begun,
+    board::{self, Told},
     client::Shared,
     hold,
+    kept::Kept,
     place::{Grant, Place},
     queue::Queue,
     session::Session,
+    shelf::Standing,
     stand::{PAUSE, Stand, Stop},
     trouble::Trouble,
     watches::Watch,
@@ -47,11 +51,23 @@ const CEILING: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(shared: Arc<Shared>, place: Arc<Place>) {
     let task = Task { shared, place };
-    while task.place.is_wanted() {
+    let mut owed = None::<Instant>;
+    while task.place.is_wanted() || task.place.owes() {
         match task.shared.session().await {
             Ok(session) => task.stand(session).await,
             Err(trouble) => task.place.refuse(trouble),
         }
+        if task.place.is_wanted() || !task.place.owes() {
+            continue;
+        }
+        // The session ended before an open record was taken back: over the next one, if that
+        // comes before the record's own end.
+        let ttl = task.place.opening().map_or(Duration::ZERO, |open| open.ttl);
+        let since = owed.get_or_insert_with(Instant::now);
+        if task.shared.is_closing() || since.elapsed() > ttl {
+            break;
+        }
+        sleep(PAUSE).await;
     }
 }
 
@@ -109,7 +125,13 @@ impl Drop for EndsWhenBroken {
 }
 
 enum Step {
-    First(FencingToken, Option<Watch>),
+    First {
+        token: FencingToken,
+        watch: Option<Watch>,
+        /// Of what was asked for a record too, what stands there.
+        record: Option<Standing>,
+        came: i64,
+    },
     /// Behind this node; whether that is the first.
     Behind(String, bool),
     /// Our node is not there, or not ours.
@@ -129,7 +151,22 @@ impl Stand<'_> {
             }
             let asked = Stamp::now();
             match self.step().await? {
-                Step::First(token, watcher) => {
+                Step::First {
+                    token,
+                    watch,
+                    record,
+                    came,
+                } => {
+                    let mut previous = None;
+                    if self.place.loads.is_some() {
+                        match self.begin(record, token, came).await? {
+                            Begun::Granted(orphan) => previous = orphan,
+                            Begun::Gone => {
+                                self.node = None;
+                                continue;
+                            }
+                        }
+                    }
                     self.validate().await?;
                     let path = self.node.as_ref().map(|node| node.path.clone());
                     let grant = Grant {
@@ -137,9 +174,10 @@ impl Stand<'_> {
                         path: path.unwrap_or_default(),
                         token,
                         asked,
+                        previous,
                     };
                     return match self.place.offer(grant) {
-                        true => Ok(watcher),
+                        true => Ok(watch),
                         false => Err(Stop::Done),
                     };
                 }
@@ -160,7 +198,7 @@ impl Stand<'_> {
         let hopes =
             node.is_first || self.has_waited || !self.shared.room.is_shared(&self.place.key);
         let list = (!node.is_first).then(|| self.client.list_children(&self.parent));
-        let mut own = hopes.then(|| self.read(&node.path));
+        let mut own = hopes.then(|| self.read_own(&node.path));
         if let Some(list) = list {
             let children = match self.see(list).await? {
                 Ok(children) => children,
@@ -194,16 +232,42 @@ impl Stand<'_> {
                 return Ok(Step::Behind(path, is_head));
             }
         }
-        let own = own.take().unwrap_or_else(|| self.read(&node.path));
+        let own = own.take().unwrap_or_else(|| self.read_own(&node.path));
         match self.see(own).await? {
-            Ok((stat, watcher)) if stat.ephemeral_owner == self.session.id => {
+            Ok((stat, watch, record)) if stat.ephemeral_owner == self.session.id => {
                 match self.shared.config.token(stat.czxid) {
-                    Some(token) => Ok(Step::First(token, watcher)),
+                    Some(token) => Ok(Step::First {
+                        token,
+                        watch,
+                        record,
+                        came: stat.czxid,
+                    }),
                     None => Err(Stop::Refused(Trouble::no_token())),
                 }
             }
             Ok(_) | Err(zk::Error::NoNode) => Ok(Step::Gone),
             Err(error) => again(error),
+        }
+    }
+
+    /// Reads the own node, and what else the grant depends on: after the list, if that was sent
+    /// before.
+    fn read_own(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(zk::Stat, Option<Watch>, Option<Standing>), zk::Error>> + Send
+    {
+        // Each is sent when its future is made.
+        let own = self.read(path);
+        let loads = self.place.loads.is_some();
+        let record = loads.then(|| self.shelf.read(&self.client, &self.shared.config));
+        async move {
+            let (stat, watch) = own.await?;
+            let record = match record {
+                Some(record) => record.await?,
+                None => None,
+            };
+            Ok((stat, watch, record))
         }
     }
 
@@ -215,6 +279,9 @@ impl Stand<'_> {
             Err(error) => return again(error).map(drop),
         };
         self.has_waited = true;
+        let came = self.node.as_ref().map_or(i64::MAX, |node| node.came);
+        let came = self.place.comes(came);
+        let mut told = self.hears();
         self.place.waits();
         let limit = self.shared.config.timeout;
         let ceiling = if is_head || watch.is_none() {
@@ -234,6 +301,8 @@ impl Stand<'_> {
             let owed = self.place.probed().map(|since| since + OFFER);
             tokio::select! {
                 biased;
+                // Before the other, which comes of it where all leave the queue with a result.
+                kept = hear(&mut told) => self.hears_of(kept, came)?,
                 _ = &mut changed => return Ok(()),
                 () = self.session.over() => return Err(Stop::SessionOver),
                 () = self.place.told() => {
@@ -261,6 +330,30 @@ impl Stand<'_> {
         }
     }
 
+    /// What is told of the record while it waits, if it asks for one.
+    fn hears(&mut self) -> Option<Told> {
+        self.place.loads.as_ref()?;
+        let (shared, key) = (self.shared, &self.place.key);
+        let (told, new) = shared.room.board(key);
+        if let Some(new) = new {
+            let keep = board::keep(shared.clone(), key.clone(), new);
+            shared.runtime.spawn(keep);
+        }
+        Some(told)
+    }
+
+    /// The record is this one by now.
+    fn hears_of(&self, kept: Option<Arc<Kept>>, came: i64) -> Result<(), Stop> {
+        let kept = kept.filter(|kept| self.lives(kept));
+        if let Some(kept) = &kept
+            && let Some(result) = kept.result(self.place.opening(), Some(came))
+        {
+            return Err(self.finds(result));
+        }
+        self.place.saw(kept.and_then(|kept| kept.open_record()));
+        Ok(())
+    }
+
     /// A lease that ends at once helps nobody: where the heartbeats are late, one is waited for.
     async fn validate(&self) -> Result<(), Stop> {
         let floor = self.session.timeout / 10;
@@ -278,6 +371,17 @@ impl Stand<'_> {
             Err(trouble) => Err(Stop::Refused(trouble)),
         }
     }
+}
+
+async fn hear(told: &mut Option<Told>) -> Option<Arc<Kept>> {
+    while let Some(told) = told
+        && told.changed().await.is_ok()
+    {
+        if let Some(kept) = &*told.borrow_and_update() {
+            return kept.clone();
+        }
+    }
+    std::future::pending().await
 }
 
 /// A read failed: it is refused, or asked again.

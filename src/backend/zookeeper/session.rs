@@ -20,6 +20,7 @@ use zookeeper_client as zk;
 use super::{
     beats::{Beats, Stamp},
     config::Config,
+    server_clock::{Reading, ServerClock},
     trouble::{Trouble, ends_session},
     watches::{self, Watches},
 };
@@ -35,6 +36,7 @@ pub(super) struct Session {
     /// As the server granted it.
     pub(super) timeout: Duration,
     beats: Mutex<Beats>,
+    clock: Mutex<Option<ServerClock>>,
     /// A heartbeat was acknowledged.
     beaten: Notify,
     /// One is wanted before its time.
@@ -93,6 +95,7 @@ impl Session {
             id: client.session_id().0,
             timeout: client.session_timeout(),
             beats: Mutex::new(Beats::new(created, client.session_timeout())),
+            clock: Mutex::new(None),
             beaten: Notify::new(),
             wanted: Notify::new(),
             away: watch::Sender::new(None),
@@ -147,7 +150,28 @@ impl Session {
             }
         }
         writer.commit().await.map_err(zk::Error::from)?;
-        self.make_node(client, config).await
+        self.make_node(client, config).await?;
+        let sent = Instant::now();
+        let stat = client.set_data(&self.node, &config.data, None).await?;
+        self.tells_time(&stat, sent);
+        Ok(())
+    }
+
+    fn tells_time(&self, stat: &zk::Stat, sent: Instant) {
+        let reading = Reading::new(stat.mtime, sent);
+        let mut clock = lock(&self.clock);
+        match &mut *clock {
+            Some(clock) => clock.read(reading),
+            None => *clock = Some(ServerClock::new(reading, self.timeout / 4)),
+        }
+    }
+
+    /// Milliseconds since 1970, as the servers have it.
+    pub(super) fn servers_now(&self) -> i64 {
+        // It was read before anybody had this session.
+        lock(&self.clock)
+            .as_ref()
+            .map_or(i64::MIN, ServerClock::now)
     }
 
     async fn make_node(&self, client: &zk::Client, config: &Config) -> Result<(), Trouble> {
@@ -261,8 +285,9 @@ impl Session {
         loop {
             let sent = Stamp::now();
             let wait = match client.set_data(&self.node, &config.data, None).await {
-                Ok(_) => {
+                Ok(stat) => {
                     lock(&self.beats).acknowledge(sent, Instant::now());
+                    self.tells_time(&stat, sent.at);
                     self.beaten.notify_waiters();
                     pause = PAUSE;
                     period

@@ -23,9 +23,11 @@ use zookeeper_client as zk;
 use super::{
     client::Shared,
     config::PARENT,
+    kept::Before,
     place::Place,
     queue::Queue,
     session::Session,
+    shelf::{Change, Shelf, has_changed},
     trouble::{Trouble, ends_session},
     watches::Watch,
 };
@@ -49,11 +51,12 @@ impl From<zk::Error> for Stop {
 
 /// A place in one session.
 pub(super) struct Stand<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a Arc<Shared>,
     pub(super) place: &'a Place,
     pub(super) session: Arc<Session>,
     pub(super) client: Arc<zk::Client>,
     pub(super) parent: String,
+    pub(super) shelf: Shelf,
     pub(super) node: Option<Node>,
     /// A create was not answered, and nobody has looked since.
     in_doubt: bool,
@@ -61,6 +64,8 @@ pub(super) struct Stand<'a> {
     pub(super) doubted: bool,
     /// It has waited for another: its turn may come.
     pub(super) has_waited: bool,
+    /// There was no record when it looked before it stood.
+    pub(super) has_no_record: bool,
 }
 
 pub(super) struct Node {
@@ -68,17 +73,20 @@ pub(super) struct Node {
     pub(super) path: String,
     /// Its parent was made together with it, so nobody is before it.
     pub(super) is_first: bool,
+    /// The number of the write that made it, but for the first.
+    pub(super) came: i64,
 }
 
 impl<'a> Stand<'a> {
     pub(super) fn new(
-        shared: &'a Shared,
+        shared: &'a Arc<Shared>,
         place: &'a Place,
         session: Arc<Session>,
         client: Arc<zk::Client>,
     ) -> Self {
         Self {
             parent: shared.config.parent(&place.key),
+            shelf: Shelf::new(&shared.config, &place.key),
             shared,
             place,
             session,
@@ -87,6 +95,7 @@ impl<'a> Stand<'a> {
             in_doubt: false,
             doubted: false,
             has_waited: false,
+            has_no_record: false,
         }
     }
 
@@ -122,6 +131,7 @@ impl<'a> Stand<'a> {
     /// Makes the node, or finds it.
     pub(super) async fn create(&mut self) -> Result<(), Stop> {
         let mut has_looked = self.place.patient;
+        let mut is_up = self.place.loads.is_none();
         loop {
             if !self.place.is_wanted() {
                 return Err(Stop::Done);
@@ -133,7 +143,10 @@ impl<'a> Stand<'a> {
                 }
                 continue;
             }
-            if !self.shared.room.knows(&self.place.key) {
+            if !is_up {
+                self.look_up().await?;
+                (is_up, has_looked) = (true, true);
+            } else if !self.shared.room.knows(&self.place.key) {
                 self.create_both().await?;
             } else if has_looked {
                 self.create_one().await?;
@@ -160,27 +173,35 @@ impl<'a> Stand<'a> {
             .see(self.client.create(&prefix, &config.data, &options))
             .await?
         {
-            Ok((_, sequence)) => self.stands(format!("{prefix}{sequence}"), false),
+            Ok((stat, sequence)) => self.stands(format!("{prefix}{sequence}"), stat.czxid),
             Err(zk::Error::NoNode) => self.shared.room.learn(&self.place.key, false),
             Err(error) => self.doubt(error).await?,
         }
         Ok(())
     }
 
-    /// The node together with its parent: both, or neither.
+    /// The node together with its parent, and the record that it opens if there is none: all, or
+    /// nothing.
     async fn create_both(&mut self) -> Result<(), Stop> {
         let (prefix, config) = (self.prefix(), &self.shared.config);
         let mut writer = self.client.new_multi_writer();
         writer.add_create(&self.parent, PARENT, &config.parents())?;
         writer.add_create(&prefix, &config.data, &config.nodes())?;
+        let open = self
+            .has_no_record
+            .then(|| self.opens(None, &Before::Nothing));
+        let open = open.flatten().map(Change::Create);
+        if let Some(open) = &open {
+            self.shelf.change(open, &mut writer, config)?;
+            self.place.owe();
+        }
         self.shared.room.makes(&self.place.key);
-        let mut first_failed = false;
+        let mut failed = None;
         let written = async {
             writer.commit().await.map_err(|error| {
-                first_failed = matches!(
-                    &error,
-                    zk::MultiWriteError::OperationFailed { index: 0, .. }
-                );
+                if let zk::MultiWriteError::OperationFailed { index, .. } = &error {
+                    failed = Some(*index);
+                }
                 zk::Error::from(error)
             })
         };
@@ -188,15 +209,25 @@ impl<'a> Stand<'a> {
             Ok(made) => {
                 self.shared.room.learn(&self.place.key, true);
                 match made.into_iter().nth(1) {
-                    Some(zk::MultiWriteResult::Create { path, .. }) => self.stands(path, true),
+                    Some(zk::MultiWriteResult::Create { path, .. }) => {
+                        self.stands(path, 0);
+                        self.node.iter_mut().for_each(|node| node.is_first = true);
+                    }
                     // It is there, whatever the answer says.
                     _ => (self.in_doubt, self.doubted) = (true, true),
                 }
             }
-            Err(zk::Error::NodeExists) if first_failed => {
+            Err(error) if failed > Some(1) && has_changed(&error) => {
+                // Whatever stands there now is looked at when the node does.
+                self.has_no_record = error == zk::Error::NoNode;
+                if let Some(open) = &open {
+                    self.changed(true, error, open).await?;
+                }
+            }
+            Err(zk::Error::NodeExists) if failed == Some(0) => {
                 self.shared.room.found(&self.place.key);
             }
-            Err(zk::Error::NoNode) if first_failed => {
+            Err(zk::Error::NoNode) if failed == Some(0) => {
                 let base = async { Ok(config.make_base(&self.client).await) };
                 if let Ok(Err(trouble)) = self.see(base).await? {
                     return Err(Stop::Refused(trouble));
@@ -207,12 +238,14 @@ impl<'a> Stand<'a> {
         Ok(())
     }
 
-    fn stands(&mut self, path: String, is_first: bool) {
+    /// Its node, which was made by the write of this number.
+    pub(super) fn stands(&mut self, path: String, came: i64) {
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         self.node = Some(Node {
             name,
             path,
-            is_first,
+            is_first: false,
+            came,
         });
     }
 
@@ -228,7 +261,7 @@ impl<'a> Stand<'a> {
     }
 
     /// The children of the key's node, as of now: `None` if that is not there.
-    async fn list(&self) -> Result<Option<Vec<String>>, Stop> {
+    pub(super) async fn list(&self) -> Result<Option<Vec<String>>, Stop> {
         loop {
             // Done in this order.
             let sync = self.client.sync(&self.parent);
@@ -270,7 +303,7 @@ impl<'a> Stand<'a> {
     }
 
     /// The nodes of this owner in this session, the earliest first.
-    pub(super) async fn find_all(&self) -> Result<Vec<String>, Stop> {
+    pub(super) async fn find_all(&self) -> Result<Vec<(String, i64)>, Stop> {
         let Some(children) = self.list().await? else {
             return Ok(Vec::new());
         };
@@ -284,8 +317,8 @@ impl<'a> Stand<'a> {
         let mut found = Vec::new();
         for name in names {
             let path = [&self.parent, "/", name].concat();
-            if self.is_ours(&path).await? {
-                found.push(path);
+            if let Some(stat) = self.ours(&path).await? {
+                found.push((path, stat.czxid));
             }
         }
         Ok(found)
@@ -314,19 +347,24 @@ impl<'a> Stand<'a> {
     }
 
     pub(super) async fn is_ours(&self, path: &str) -> Result<bool, Stop> {
+        Ok(self.ours(path).await?.is_some())
+    }
+
+    async fn ours(&self, path: &str) -> Result<Option<zk::Stat>, Stop> {
         let stat = self.see(self.client.check_stat(path)).await??;
-        Ok(stat.is_some_and(|stat| stat.ephemeral_owner == self.session.id))
+        Ok(stat.filter(|stat| stat.ephemeral_owner == self.session.id))
     }
 
     /// After a create that was not answered; whether it was done.
-    async fn find(&mut self) -> Result<bool, Stop> {
+    pub(super) async fn find(&mut self) -> Result<bool, Stop> {
         match self.find_all().await {
             Ok(found) => {
                 self.in_doubt = false;
                 // One of the other mode is not what is asked for; it goes when this one stands.
                 let prefix = self.prefix();
-                if let Some(path) = found.into_iter().find(|path| path.starts_with(&prefix)) {
-                    self.stands(path, false);
+                let mine = |(path, _): &(String, i64)| path.starts_with(&prefix);
+                if let Some((path, came)) = found.into_iter().find(mine) {
+                    self.stands(path, came);
                 }
                 Ok(self.node.is_some())
             }
