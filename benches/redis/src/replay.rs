@@ -1,7 +1,5 @@
 //! `replay`: a stored response against a handler that asks Redis for the same bytes.
 
-use std::sync::Arc;
-
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tower::Layer;
@@ -10,10 +8,10 @@ use tower_lock::{IdempotencyKey, IdempotencyLayer, LockManager};
 use crate::{
     locks::{Lock, Ours, connect},
     recipe::command,
-    report::{Effort, cell, line, ratio, round, table, us},
+    report::{Effort, cell, line, median, ratio, round, table, us},
     requests::{Answer, Ask, Via},
     server::Server,
-    throughput::{self, one_thread},
+    throughput::{self, Round, one_thread},
     timed::{self, acquire_of, take_turns},
 };
 
@@ -28,6 +26,12 @@ pub(crate) fn replay(effort: &Effort) {
     for kib in [1, 64] {
         measure(effort, kib);
     }
+}
+
+/// The keys of a candidate that is timed, and of its tasks.
+fn keys_of(name: &str) -> impl Iterator<Item = String> {
+    let of_tasks = (0..TASKS).map(move |task| format!("{name}-{task}"));
+    [name.to_owned()].into_iter().chain(of_tasks)
 }
 
 /// All candidates, once for latency and once for throughput.
@@ -55,21 +59,24 @@ fn measure(effort: &Effort, kib: usize) {
     let layer = IdempotencyLayer::new(&locks, IdempotencyKey::header().global_keys());
     let replay = Via::repeated(layer.layer(handler.clone()), length);
 
-    // What the layer sends for a request that it has seen.
-    let seen = "a request that is copied";
-    runtime.block_on(replay.acquire(seen));
-    let ((), sent) = server.sent(|| runtime.block_on(replay.acquire(seen)));
+    // What the layer sends for requests that it has seen.
+    let keys = || keys_of(SCRIPT);
+    let ask_each = || keys().for_each(|key| runtime.block_on(replay.acquire(&key)));
+    ask_each();
+    let ((), sent) = server.sent(ask_each);
     let scripts = sent.into_iter().filter(|command| command[0] == b"EVALSHA");
-    let Ok([script]) = <[_; 1]>::try_from(scripts.collect::<Vec<_>>()) else {
-        panic!("a replay is one script");
-    };
+    let scripts: Vec<_> = scripts.map(|script| command(&script)).collect();
+    assert_eq!(scripts.len(), keys().count(), "a replay is one script");
+    let connection = || runtime.block_on(connect(&url));
+    let script = Ask::new(connection(), keys().zip(scripts));
+
     let bytes = "a".repeat(length);
-    server.command(&["SET", "the-bytes", &bytes]);
-    let ask = |words: &[Vec<u8>]| Ask {
-        connection: runtime.block_on(connect(&url)),
-        command: Arc::new(command(words)),
-    };
-    let get = ask(&["GET", "the-bytes"].map(|word| word.as_bytes().to_vec()));
+    let gets = keys_of(GET).map(|key| {
+        server.command(&["SET", &key, &bytes]);
+        let get = command(&[b"GET".to_vec(), key.clone().into_bytes()]);
+        (key, get)
+    });
+    let get = Ask::new(connection(), gets);
 
     let mut all = Candidates {
         timed: Vec::new(),
@@ -78,38 +85,39 @@ fn measure(effort: &Effort, kib: usize) {
     let alone = Via::repeated(Answer::of(length), length);
     all.add(effort, HANDLER, &runtime, alone);
     all.add(effort, GET, &runtime, Via::repeated(get, length));
-    all.add(
-        effort,
-        SCRIPT,
-        &runtime,
-        Via::repeated(ask(&script), length),
-    );
+    all.add(effort, SCRIPT, &runtime, Via::repeated(script, length));
     all.add(effort, REPLAY, &runtime, replay);
     take_turns(&mut all.timed, effort.pick(31, 2), effort.pick(300, 50));
-    let rates = throughput::rates(effort, &mut all.counted, TASKS);
+    let rounds = throughput::measure(effort, &server, &mut all.counted, TASKS);
     if effort.wants(REPLAY) {
-        // The one that was copied, the one that was timed, and one for each task.
-        assert_eq!(handler.runs(), 2 + TASKS, "each request ran once");
+        // Those that were copied, and those that were timed.
+        let keys = keys_of(SCRIPT).chain(keys_of(REPLAY));
+        assert_eq!(handler.runs(), keys.count(), "each request ran once");
     }
-    report(kib, &all.timed, &rates);
+    report(kib, &all.timed, &rounds);
 }
 
-fn report(kib: usize, candidates: &[timed::Candidate<'_>], rates: &[(&str, f64)]) {
+/// The rounds are those of the same candidates.
+fn report(kib: usize, candidates: &[timed::Candidate<'_>], rounds: &[Vec<Round>]) {
+    let figure = |rounds: &[Round], of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
     let rate = |name: &str| {
-        let found = rates.iter().find(|(of, _)| *of == name);
-        found.map_or(f64::NAN, |(_, rate)| *rate)
+        let at = candidates.iter().position(|c| c.name == name);
+        at.map_or(f64::NAN, |at| figure(&rounds[at], |round| round.per_s))
     };
     let rows: Vec<_> = candidates
         .iter()
-        .map(|candidate| {
+        .zip(rounds)
+        .map(|(candidate, rounds)| {
             let (p50, p99) = (candidate.acquire(0.5), candidate.acquire(0.99));
             let per_s = rate(candidate.name);
+            let cpu = figure(rounds, |round| round.cpu_us);
             let figures = json!({
                 "response_kib": kib,
                 "p50_us": us(p50),
                 "p99_us": us(p99),
                 "tasks": TASKS,
                 "responses_per_s": round(per_s),
+                "server_cpu_us_per_response": round(cpu),
             });
             line("replay", candidate.name, &figures);
             let to = |name, q, own: u64| ratio(own as f64, acquire_of(candidates, name, q));
@@ -123,6 +131,7 @@ fn report(kib: usize, candidates: &[timed::Candidate<'_>], rates: &[(&str, f64)]
                 cell(per_s),
                 ratio(per_s, rate(GET)),
                 ratio(per_s, rate(SCRIPT)),
+                cell(cpu),
             ]
         })
         .collect();
@@ -140,6 +149,7 @@ fn report(kib: usize, candidates: &[timed::Candidate<'_>], rates: &[(&str, f64)]
             "responses/s",
             "to a GET",
             "to the script",
+            "server CPU each",
         ],
         &rows,
     );

@@ -2,6 +2,7 @@
 //! service.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     fmt,
     future::{Ready, ready},
@@ -32,9 +33,14 @@ const PAYLOAD: &[u8] =
 pub(crate) fn request(key: &str) -> Request<Full<Bytes>> {
     Request::post("/checkout")
         .header(CONTENT_TYPE, "application/json")
-        .header(KEY, format!("\"{key}\""))
+        .header(KEY, quoted(key))
         .body(Full::new(Bytes::from_static(PAYLOAD)))
         .expect("a request")
+}
+
+/// The key as the header has it.
+pub(crate) fn quoted(key: &str) -> String {
+    format!("\"{key}\"")
 }
 
 /// A handler that answers with these bytes, and counts how often it ran.
@@ -75,11 +81,25 @@ impl<B> Service<Request<B>> for Answer {
 /// A handler that sends one command and answers with the last bytes of the reply.
 #[derive(Clone)]
 pub(crate) struct Ask {
-    pub(crate) connection: MultiplexedConnection,
-    pub(crate) command: Arc<Cmd>,
+    connection: MultiplexedConnection,
+    /// For each key of a request.
+    commands: Arc<HashMap<String, Cmd>>,
 }
 
-impl<B> Service<Request<B>> for Ask {
+impl Ask {
+    pub(crate) fn new(
+        connection: MultiplexedConnection,
+        commands: impl Iterator<Item = (String, Cmd)>,
+    ) -> Self {
+        let quoted = commands.map(|(key, command)| (quoted(&key), command));
+        Self {
+            connection,
+            commands: Arc::new(quoted.collect()),
+        }
+    }
+}
+
+impl<B: Send + 'static> Service<Request<B>> for Ask {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -88,13 +108,14 @@ impl<B> Service<Request<B>> for Ask {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self {
             mut connection,
-            command,
+            commands,
         } = self.clone();
         Box::pin(async move {
-            let reply = connection.send_packed_command(&command).await;
+            let key = request.headers()[KEY].to_str().expect("it is ASCII");
+            let reply = connection.send_packed_command(&commands[key]).await;
             let body = match reply.expect("an answer") {
                 Value::Array(mut items) => items.pop(),
                 one => Some(one),

@@ -41,6 +41,10 @@ impl Candidate {
         [&in_one[..], &in_three].concat()
     }
 
+    pub(super) fn is_on_redis(self) -> bool {
+        matches!(self, Self::Layer { store, .. } if store == Store::Redis)
+    }
+
     pub(super) fn named(name: &str) -> Self {
         let candidate = Self::ALL.into_iter().find(|c| c.to_string() == name);
         candidate.unwrap_or_else(|| panic!("no candidate is called {name}"))

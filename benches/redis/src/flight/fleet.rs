@@ -1,6 +1,10 @@
 //! The processes of a candidate, and what they measured.
 
-use std::{collections::BTreeMap, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use super::candidate::Candidate;
 use crate::{
@@ -26,7 +30,11 @@ struct Flown {
     work: Work,
 }
 
-/// Longer than a script is on its way for which no follower waits.
+/// How often it is asked whether all wait, and how long they may take.
+const LOOK: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Longer than a task is between two steps, or a script on its way for which no follower waits.
 const SETTLED: Duration = Duration::from_millis(20);
 
 impl Fleet {
@@ -63,6 +71,12 @@ impl Fleet {
         }
         for at in 0..count {
             self.told(at, "waiting");
+        }
+        if self.candidate.is_on_redis() {
+            wait_in_line(server, followers);
+        } else {
+            // They are about to, within one poll.
+            std::thread::sleep(SETTLED);
         }
         let (flown, work) = server.during(|| {
             self.processes[0].send("land");
@@ -139,5 +153,24 @@ impl Fleet {
 
     fn median(&self, figure: impl Fn(&Flown) -> f64) -> f64 {
         median(self.flights.iter().map(figure).collect())
+    }
+}
+
+/// Returns when so many stand in the only queue of the server: who comes later is no follower.
+fn wait_in_line(server: &Server, followers: usize) {
+    let begun = Instant::now();
+    let mut client = server.client();
+    let mut ask = |words: &[&str]| client.call(words).expect("an answer");
+    loop {
+        let queues = ask(&["KEYS", "*:q"]);
+        let stand = match queues.list() {
+            [queue] => ask(&["ZCARD", queue.text()]).int(),
+            _ => 0,
+        };
+        if stand == followers as i64 {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{stand} of {followers} wait");
+        std::thread::sleep(LOOK);
     }
 }

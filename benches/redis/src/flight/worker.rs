@@ -4,7 +4,8 @@
 //! all processes of a machine share.
 //!
 //! - `lead <key>`: a task leads; `leading` when it has begun.
-//! - `follow <key> <tasks>`: so many tasks follow; `waiting` when all of them wait.
+//! - `follow <key> <tasks>`: so many tasks follow; `waiting` when all of them wait, or
+//!   have asked a server to.
 //! - `land`: the leader's work ends; `ended <when> <when it had its own answer>`.
 //! - `collect`: `answered <when>..`, for each follower.
 
@@ -25,9 +26,6 @@ use crate::{locks::Ours, worker::now};
 
 /// How often it looks whether all wait.
 const LOOK: Duration = Duration::from_millis(1);
-
-/// What is on its way to a server when all wait here arrives by then.
-const SETTLED: Duration = Duration::from_millis(30);
 
 /// Runs as such a process.
 pub(crate) fn work(name: &str, threads: &str, url: &str) {
@@ -119,7 +117,6 @@ impl<F: Flights> Process<F> {
         while self.flights.waiting() < tasks {
             tokio::time::sleep(LOOK).await;
         }
-        tokio::time::sleep(SETTLED).await;
         println!("waiting");
     }
 
