@@ -255,7 +255,7 @@ fn encoded_namespace(namespace: &str) -> String {
     encoded
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
+pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         let _ = write!(text, "{byte:02x}");
     }

@@ -96,7 +96,7 @@ pub use self::{
 };
 pub(crate) use self::{
     body::{is_json, is_pointer},
-    lock_key::check_namespace,
+    lock_key::{check_namespace, push_hex},
 };
 #[cfg(feature = "axum")]
 pub use self::{

@@ -356,9 +356,12 @@ impl Shared {
         let Some(records) = self.backend.dyn_records() else {
             return;
         };
-        let until = until.max(Instant::now() + self.backend_timeout * 2);
+        let now = Instant::now();
+        let until = until.max(now + self.backend_timeout * 2);
+        // A store that is away comes back, mostly; one that is full may take less.
+        let less_from = now + until.saturating_duration_since(now) / 2;
         let mut delay = Duration::from_millis(20);
-        for attempt in 1.. {
+        loop {
             let saving = if releases {
                 records.dyn_save_and_release(&save)
             } else {
@@ -366,7 +369,6 @@ impl Shared {
             };
             let result = in_time(self.backend_timeout, saving).await;
             let again = result.as_ref().is_err_and(|error| {
-                // A store that is full may take less.
                 (error.is_retryable() || less.is_some())
                     && error.kind() != BackendErrorKind::Lost
                     && Instant::now() + delay < until
@@ -374,7 +376,7 @@ impl Shared {
             if let Err(error) = &result {
                 if !again {
                     not_saved(&save, error);
-                } else if (attempt > 2 || !error.is_retryable())
+                } else if (Instant::now() >= less_from || !error.is_retryable())
                     && let Some(less) = less.take()
                 {
                     save.outcome = less;

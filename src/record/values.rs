@@ -166,7 +166,7 @@ pub enum Results {
     /// For everybody, until its ttl is over: nobody is granted a key that has one.
     #[default]
     ForAll,
-    /// Only for those who would have to wait: who came before its holder was done. Where the key is
-    /// free and nobody waits, it is granted, and the result is written over.
+    /// Only for those who wait for its holder: who came before it was done. A newcomer is granted a
+    /// free key, and the result is written over; it waits for whoever holds the key now.
     ForWaiting,
 }

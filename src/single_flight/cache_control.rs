@@ -14,6 +14,8 @@ pub(super) struct CacheControl {
     pub(super) forbids: bool,
     /// `public` or `s-maxage`: it is for everybody, even if the request had credentials.
     pub(super) is_for_all: bool,
+    /// `must-revalidate`, `proxy-revalidate` or `s-maxage`: it is not for anybody once it is stale.
+    pub(super) never_stale: bool,
     /// What `Age` says.
     pub(super) age: Duration,
     /// `s-maxage`, else `max-age`, less that age.
@@ -25,12 +27,7 @@ impl CacheControl {
         let mut found = Self::default();
         let (mut max_age, mut s_maxage) = (None, None);
         for value in headers.get_all(CACHE_CONTROL) {
-            for directive in directives(value.as_bytes()) {
-                let (name, argument) = match directive.iter().position(|byte| *byte == b'=') {
-                    Some(at) => (&directive[..at], Some(&directive[at + 1..])),
-                    None => (directive, None),
-                };
-                let name = name.trim_ascii();
+            for (name, argument) in directives(value.as_bytes()) {
                 let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
                 if is("no-store") || is("no-cache") || is("private") {
                     found.forbids = true;
@@ -40,7 +37,10 @@ impl CacheControl {
                     shortest(&mut max_age, argument);
                 } else if is("s-maxage") {
                     found.is_for_all = true;
+                    found.never_stale = true;
                     shortest(&mut s_maxage, argument);
+                } else if is("must-revalidate") || is("proxy-revalidate") {
+                    found.never_stale = true;
                 }
             }
         }
@@ -53,6 +53,14 @@ impl CacheControl {
         found.forbids |= found.fresh.is_none() && headers.contains_key(EXPIRES);
         found
     }
+}
+
+/// Whether a client wants nothing of its exchange to be kept (RFC 9111, section 5.2.1.5).
+pub(super) fn wants_no_store(request: &HeaderMap) -> bool {
+    let values = request.get_all(CACHE_CONTROL).iter();
+    values
+        .flat_map(|value| directives(value.as_bytes()))
+        .any(|(name, _)| name.eq_ignore_ascii_case(b"no-store"))
 }
 
 /// One that is sent twice, or is no number, is the less fresh (RFC 9111, section 4.2.1).
@@ -75,8 +83,8 @@ fn seconds(argument: Option<&[u8]>) -> u64 {
     text.parse().unwrap_or(u64::from(u32::MAX))
 }
 
-/// What stands between commas that are not quoted.
-fn directives(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Names and arguments: what stands between commas that are not quoted.
+fn directives(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     let (mut quoted, mut escaped) = (false, false);
     value
         .split(move |byte| {
@@ -89,7 +97,12 @@ fn directives(value: &[u8]) -> impl Iterator<Item = &[u8]> {
             }
             false
         })
-        .map(<[u8]>::trim_ascii)
+        .map(
+            |directive| match directive.iter().position(|byte| *byte == b'=') {
+                Some(at) => (directive[..at].trim_ascii(), Some(&directive[at + 1..])),
+                None => (directive.trim_ascii(), None),
+            },
+        )
 }
 
 #[cfg(test)]
@@ -163,5 +176,25 @@ mod tests {
         assert!(control("s-maxage=5").is_for_all);
         assert!(control("public").is_for_all);
         assert!(!control("max-age=5").is_for_all);
+        assert!(!control("max-age=5").never_stale);
+        for value in [
+            "s-maxage=5",
+            "max-age=5, must-revalidate",
+            "Proxy-Revalidate",
+        ] {
+            assert!(control(value).never_stale, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_does_not_want_to_be_kept() {
+        let wants = |value: &'static str| {
+            let mut map = HeaderMap::new();
+            map.append(CACHE_CONTROL, HeaderValue::from_static("max-age=0"));
+            map.append(CACHE_CONTROL, HeaderValue::from_static(value));
+            wants_no_store(&map)
+        };
+        assert!(wants("x, No-Store"));
+        assert!(!wants("no-cache"));
     }
 }

@@ -90,12 +90,14 @@ impl Visit {
                 }
             };
             match kept {
-                Some(Kept::Response(response)) if shares => {
-                    let how = if waits { How::Collapsed } else { How::Hit };
-                    return Place::Gets(response, how);
+                Some(Kept::Response(shared)) if shares && waits => {
+                    return Place::Gets(shared, How::Collapsed);
                 }
-                // Of another's wait, or of another version of this crate.
-                Some(Kept::Pass) | None if !waits => {
+                Some(Kept::Response(shared)) if shares && self.may_serve(&shared) => {
+                    return Place::Gets(shared, How::Hit);
+                }
+                // Of another's wait, too old for this policy, or of another version of this crate.
+                _ if !waits => {
                     results = Results::ForWaiting;
                     waits = true;
                 }
@@ -105,5 +107,11 @@ impl Visit {
                 }
             }
         }
+    }
+
+    /// Whether a shared response is not older than this policy allows.
+    fn may_serve(&self, shared: &Shared) -> bool {
+        let fresh = self.settings.freshness(shared);
+        shared.age() < fresh.saturating_add(self.settings.policy.stale_for())
     }
 }

@@ -20,7 +20,7 @@
 //! | a leader who [gives up](GiveUp) | runs, beside the others |
 //! | a leader who is not done in time; no backend | runs alone, without a lock |
 //! | too many who wait | is refused: 429 [`too-many-waiters`](crate::problem#too-many-waiters), 503 [`overloaded`](crate::problem#overloaded) |
-//! | a shutdown, while it waits | is refused: 503 [`draining`](crate::problem#draining) |
+//! | a shutdown | is refused: 503 [`draining`](crate::problem#draining) |
 //!
 //! Who waits is told of the leader's end by the backend, all at once and in every instance: nothing
 //! is polled.

@@ -10,7 +10,7 @@ use crate::{
     replay::StoredHeaders,
 };
 
-/// The shortest life of a shared response, and of a lease.
+/// The shortest life of a shared response.
 const MIN_TTL: Duration = Duration::from_millis(50);
 const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const MAX_WAIT: Duration = Duration::from_secs(60 * 60);
@@ -94,8 +94,9 @@ impl SingleFlightPolicy {
     }
 
     /// After how long a leader that is still at work is not waited for any more: one of those who
-    /// wait leads beside it, and so on. Default 30 s. The slow one finishes; its result does not count
-    /// while another leads.
+    /// wait leads beside it, and so on. Default 30 s, which matters only to those who
+    /// [wait](Self::with_wait) for longer. The slow one finishes; its result does not count while another
+    /// leads.
     pub fn with_max_leader_age(self, age: Duration) -> Self {
         self.change(|lock| lock.with_max_hold(age))
     }

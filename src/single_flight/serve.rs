@@ -1,6 +1,11 @@
 //! A request's way: its key, its place in the flight, the handler, and what it leaves for the others.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, request, response};
@@ -19,7 +24,8 @@ use super::{
 use crate::{
     backend::WaitBound,
     error::BoxError,
-    key::{KeyExtractor, KeyRejection, LockKeys},
+    key::{KeyExtractor, KeyRejection, LockKey, LockKeys},
+    lease::Loss,
     manager::{
         Beginning, Begun, HeldLock,
         observe::{Route, count_flight},
@@ -43,6 +49,8 @@ struct Lead {
     route: Route,
     /// It said who asks.
     is_personal: bool,
+    /// Nobody waits for it: a stale response is served meanwhile.
+    in_background: bool,
 }
 
 impl Visit {
@@ -70,13 +78,9 @@ impl Visit {
             vary,
             ..
         } = &*self.settings;
-        let shares = policy.shared_for().is_some();
         let key = match keys {
-            Ok(LockKeys::One(key)) => vary.key(key, &parts, shares),
-            Ok(LockKeys::Skip) => {
-                let response = pass(inner, Request::from_parts(parts, body)).await?;
-                return Ok(response.map(ResponseBody::inner));
-            }
+            Ok(LockKeys::One(key)) => Some(vary.key(key, &parts, policy.shared_for().is_some())),
+            Ok(LockKeys::Skip) => None,
             Ok(LockKeys::Many(_)) => {
                 let rejection = KeyRejection::misconfigured(
                     "a single flight is one key: give one, by `LockKey::from_values`",
@@ -85,21 +89,13 @@ impl Visit {
             }
             Err(rejection) => return Ok(route.reject(rejection, &parts).into_response()),
         };
-        // Within a layer of the same key, which does all of it.
-        if route.outer(&parts, &key).is_some() {
+        // Within a layer that holds the same key, that one does all of it.
+        let Some(key) = key.filter(|key| route.outer(&parts, key).is_none()) else {
             let response = pass(inner, Request::from_parts(parts, body)).await?;
             return Ok(response.map(ResponseBody::inner));
-        }
-        if shares {
-            ask_for_all(&mut parts.headers);
-        }
+        };
         let terms = route.terms(&parts);
         let label = terms.route.clone();
-        let lead = |beginning, parts: &request::Parts| Lead {
-            beginning,
-            route: label.clone(),
-            is_personal: vary.is_personal(&parts.headers),
-        };
         match self.find(&key, &parts, terms).await {
             Place::Refused(response) => Ok(response),
             Place::Runs(flight) => {
@@ -108,29 +104,31 @@ impl Visit {
                 Ok(response.map(ResponseBody::inner))
             }
             Place::Leads(beginning) => {
-                let lead = lead(beginning, &parts);
-                self.lead(lead, inner, Request::from_parts(parts, body))
-                    .await
+                let lead = Lead {
+                    beginning,
+                    route: label,
+                    is_personal: vary.is_personal(&parts.headers),
+                    in_background: false,
+                };
+                let request = Request::from_parts(parts, body);
+                self.lead(lead, inner, request).await
             }
             Place::Gets(shared, how) => {
-                let is_stale = shared.age() >= shared.fresh();
-                let may_be_stale = !policy.stale_for().is_zero();
+                let is_stale = how == How::Hit && shared.age() >= self.settings.freshness(&shared);
                 count_flight(
                     key.namespace(),
                     &label,
-                    match how {
-                        How::Hit if is_stale && may_be_stale => "stale",
-                        _ => "shared",
-                    },
+                    if is_stale { "stale" } else { "shared" },
                 );
+                // What is made for somebody by name is not for the others. And another executor
+                // answers, and rebuilds nothing.
                 if is_stale
-                    && may_be_stale
+                    && !vary.is_personal(&parts.headers)
                     && let Some(rebuild) = self.settings.rebuilding.clone().begin(&key)
-                    // Another executor answers, and rebuilds nothing.
                     && let Ok(runtime) = Handle::try_current()
                 {
                     let request = Request::from_parts(parts, body);
-                    let rebuilding = self.clone().rebuild(rebuild, label.clone(), inner, request);
+                    let rebuilding = self.clone().rebuild(rebuild, label, inner, request);
                     drop(runtime.spawn(rebuilding));
                 }
                 Ok(give(shared, how))
@@ -145,40 +143,56 @@ impl Visit {
         R: Body,
         R::Error: Into<BoxError>,
     {
-        let Settings { route, vary, .. } = &*self.settings;
         let (mut parts, body) = request.into_parts();
         // Of a request that is over by then.
         parts.extensions.remove::<HeldLock>();
-        let terms = route.terms(&parts);
-        let mut wish = route.wish(rebuild.key.clone(), &terms);
-        wish.wait = WaitBound::Fail;
-        let shared = route.manager.shared();
-        let beginning = match shared.begin(&wish, None).await {
-            Ok(Begun::First(beginning)) => beginning,
-            Ok(_) => return,
-            Err(error) => return route.log(&error, &rebuild.key, &parts),
+        let Some(beginning) = self.begin_rebuild(&rebuild.key, &parts).await else {
+            return rebuild.rests().await;
         };
-        let kept = match shared.load(&rebuild.key).await {
-            Ok(record) => record.and_then(|record| Kept::decode(record.bytes)),
-            Err(error) => {
-                route.log(&error, &rebuild.key, &parts);
-                None
-            }
-        };
-        if let Some(Kept::Response(shared)) = kept
-            && shared.age() < shared.fresh()
-        {
-            return beginning.forget().await;
-        }
+        let hold = beginning.guard().hold().clone();
         let lead = Lead {
-            is_personal: vary.is_personal(&parts.headers),
             beginning: Box::new(beginning),
             route: label,
+            is_personal: false,
+            in_background: true,
         };
-        // What went wrong, the handler knows; the next one tries again.
-        let _ = self
-            .lead(lead, inner, Request::from_parts(parts, body))
-            .await;
+        let mut leading = pin!(self.lead(lead, inner, Request::from_parts(parts, body)));
+        let lost = hold.lease.dyn_lost();
+        let led = poll_fn(|cx| match leading.as_mut().poll(cx) {
+            Poll::Ready(led) => Poll::Ready(Some(led.is_ok_and(|response| is_kept(&response)))),
+            Poll::Pending => lost.poll_holder(cx).map(|_| None),
+        });
+        match led.await {
+            Some(true) => {}
+            Some(false) => rebuild.rests().await,
+            // It takes too long: another may rebuild beside it.
+            None => {
+                drop(rebuild);
+                let _ = leading.await;
+            }
+        }
+    }
+
+    async fn begin_rebuild(&self, key: &LockKey, parts: &request::Parts) -> Option<Beginning> {
+        let route = &self.settings.route;
+        let mut wish = route.wish(key.clone(), &route.terms(parts));
+        wish.wait = WaitBound::Fail;
+        let shared = route.manager.shared();
+        let log = |error| route.log(&error, key, parts);
+        let Begun::First(beginning) = shared.begin(&wish, None).await.map_err(log).ok()? else {
+            return None;
+        };
+        // Another may have done it before this one had the lock.
+        let record = shared.load(key).await.map_err(log).ok().flatten();
+        match record.and_then(|record| Kept::decode(record.bytes)) {
+            Some(Kept::Response(kept)) if kept.age() >= self.settings.freshness(&kept) => {
+                Some(beginning)
+            }
+            _ => {
+                beginning.forget().await;
+                None
+            }
+        }
     }
 
     /// Runs the handler, whose end is told to the others before its own client has the response.
@@ -193,96 +207,110 @@ impl Visit {
         R: Body,
         R::Error: Into<BoxError>,
     {
-        let namespace = lead.beginning.guard().key().namespace().to_owned();
-        let count = |outcome| count_flight(&namespace, &lead.route, outcome);
+        let hold = lead.beginning.guard().hold().clone();
+        let count = |outcome| count_flight(hold.key.namespace(), &lead.route, outcome);
         let called = async {
             poll_fn(|cx| inner.poll_ready(cx)).await?;
             let (mut parts, body) = request.into_parts();
+            if self.settings.policy.shared_for().is_some() {
+                ask_for_all(&mut parts.headers);
+            }
             self.show(&lead.beginning, &mut parts.extensions);
             self.progress.begins();
             inner.call(Request::from_parts(parts, body)).await
         };
-        let (head, body) = match called.await {
+        let called = {
+            let mut called = pin!(called);
+            poll_fn(|cx| {
+                // Whoever is too slow is not waited for until its lease ends.
+                if let Poll::Ready(Loss::MaxHold) = hold.lease.dyn_lost().poll_holder(cx) {
+                    drop(lead.beginning.guard().start_release());
+                }
+                called.as_mut().poll(cx)
+            })
+            .await
+        };
+        let (head, body) = match called {
             Ok(response) => response.into_parts(),
             Err(error) => {
                 count("led_failed");
-                lead.beginning.forget().await;
                 return Err(error);
             }
         };
-        let held = lead.beginning.guard().hold().held_for(Instant::now());
-        self.settings.route.stats.record(held);
-        Ok(self.leave(lead, head, body).await)
+        self.settings
+            .route
+            .stats
+            .record(hold.held_for(Instant::now()));
+        let landing = self.settings.landing(&head);
+        if landing == Landing::Failed {
+            count("led_failed");
+            // In the background, as where it is dropped: nobody waits for this response to end.
+            drop(lead);
+            return Ok(self.finish(head, ResponseBody::inner(body), false));
+        }
+        let (body, kept, landing) = self.collect(&lead, landing, &head, body).await;
+        count(match landing {
+            Landing::Done => "led",
+            Landing::GaveUp => "led_gave_up",
+            Landing::Failed => "led_failed",
+        });
+        let pass = Outcome::Keep {
+            bytes: Kept::Pass.encode(),
+            ttl: self.settings.pass_ttl(),
+        };
+        let is_kept = kept.is_some();
+        let (outcome, less) = match kept {
+            Some(kept) => (kept, Some(pass)),
+            // What is stale is served on.
+            None if landing == Landing::Failed || lead.in_background => (Outcome::Forget, None),
+            None => (pass, None),
+        };
+        let saved = lead.beginning.end(outcome, less).await;
+        if saved.is_err() {
+            // Logged where it fails for good.
+            count("unsaved");
+        }
+        Ok(self.finish(head, body, is_kept && saved.is_ok()))
     }
 
-    /// Leaves the response, or that it is done, or nothing: then the next one leads.
-    async fn leave<R>(
+    /// Reads a response that may be shared: all of it, what is left of it for the others, and what it
+    /// means to them by now.
+    async fn collect<R>(
         &self,
-        lead: Lead,
-        head: response::Parts,
+        lead: &Lead,
+        landing: Landing,
+        head: &response::Parts,
         body: R,
-    ) -> Response<ResponseBody<R>>
+    ) -> (ResponseBody<R>, Option<Outcome>, Landing)
     where
         R: Body,
         R::Error: Into<BoxError>,
     {
         let Settings { policy, vary, .. } = &*self.settings;
-        let landing = self.settings.landing(&head);
-        let fresh = match landing {
-            Landing::Done => shared_for(policy, vary, lead.is_personal, &head),
-            _ => None,
+        let fresh = shared_for(policy, vary, lead.is_personal, head);
+        let Some(fresh) = fresh.filter(|_| landing == Landing::Done) else {
+            return (ResponseBody::inner(body), None, landing);
         };
-        let (body, kept, landing) = match fresh {
-            None => (ResponseBody::inner(body), None, landing),
-            Some(fresh) => match collect(body, policy.max_response(), |_| false).await {
-                Collected::Whole(bytes, trailers) => {
-                    let kept = self.kept(fresh, &head, &bytes, trailers.as_deref());
-                    let body = ResponseBody::read(bytes, Rest::End(trailers));
-                    (body, kept.map(|bytes| (bytes, fresh)), landing)
-                }
-                broken @ Collected::Part(_, Rest::Error(_)) => {
-                    (broken.into_body(), None, Landing::Failed)
-                }
-                part => (part.into_body(), None, Landing::GaveUp),
-            },
-        };
-        let namespace = lead.beginning.guard().key().namespace().to_owned();
-        let count = |outcome| count_flight(&namespace, &lead.route, outcome);
-        let pass = Outcome::Keep {
-            bytes: Kept::Pass.encode(),
-            ttl: self.settings.pass_ttl(),
-        };
-        let mut stored = false;
-        match (landing, kept) {
-            (Landing::Failed, _) => {
-                count("led_failed");
-                lead.beginning.forget().await;
+        let began = Instant::now();
+        let hold = lead.beginning.guard().hold();
+        // Whoever takes longer than a leader may has a stream, perhaps.
+        let stops = |cx: &mut Context<'_>| hold.lease.dyn_lost().poll_holder(cx).is_ready();
+        match collect(body, policy.max_response(), stops).await {
+            Collected::Whole(bytes, trailers) => {
+                let fresh = fresh.later(began.elapsed());
+                let kept =
+                    fresh.and_then(|fresh| self.kept(fresh, head, &bytes, trailers.as_deref()));
+                (
+                    ResponseBody::read(bytes, Rest::End(trailers)),
+                    kept,
+                    landing,
+                )
             }
-            (landing, kept) => {
-                count(match landing {
-                    Landing::GaveUp => "led_gave_up",
-                    _ => "led",
-                });
-                stored = kept.is_some();
-                let (keep, less) = match kept {
-                    None => (pass, None),
-                    Some((bytes, fresh)) => {
-                        let ttl = fresh.left.saturating_add(policy.stale_for());
-                        (Outcome::Keep { bytes, ttl }, Some(pass))
-                    }
-                };
-                if lead.beginning.end(keep, less).await.is_err() {
-                    // Logged where it fails for good.
-                    count("unsaved");
-                    stored = false;
-                }
+            broken @ Collected::Part(_, Rest::Error(_)) => {
+                (broken.into_body(), None, Landing::Failed)
             }
+            part => (part.into_body(), None, Landing::GaveUp),
         }
-        let mut response = Response::from_parts(head, body);
-        if policy.shared_for().is_some() {
-            tell(response.headers_mut(), How::Led { stored }, None);
-        }
-        response
     }
 
     /// The record of a response; `None` if it is longer than the store takes.
@@ -292,13 +320,30 @@ impl Visit {
         head: &response::Parts,
         body: &Bytes,
         trailers: Option<&HeaderMap>,
-    ) -> Option<Bytes> {
+    ) -> Option<Outcome> {
         let headers = self.settings.policy.stored_headers();
         let mut response = StoredResponse::new(head.status, body.clone());
         response.headers = headers.select(&head.headers);
         response.trailers = trailers.map(|trailers| Box::new(headers.select(trailers)));
-        let kept = Kept::Response(Shared::new(response, fresh.age, fresh.left)).encode();
-        (kept.len() <= self.settings.limits.max_bytes).then_some(kept)
+        let bytes = Kept::Response(Shared::new(response, fresh.age, fresh.left)).encode();
+        let ttl = fresh.left.saturating_add(fresh.stale);
+        (bytes.len() <= self.settings.limits.max_bytes).then_some(Outcome::Keep { bytes, ttl })
+    }
+
+    fn finish<R>(
+        &self,
+        head: response::Parts,
+        body: ResponseBody<R>,
+        stored: bool,
+    ) -> Response<ResponseBody<R>> {
+        let mut response = Response::from_parts(head, body);
+        if self.settings.policy.shared_for().is_some() {
+            tell(response.headers_mut(), How::Led { stored }, None);
+        }
+        if stored {
+            response.extensions_mut().insert(IsKept);
+        }
+        response
     }
 
     fn show(&self, beginning: &Beginning, extensions: &mut http::Extensions) {
@@ -308,4 +353,12 @@ impl Visit {
         extensions.insert(HeldLock::link(hold, 1, outer.map(Arc::new)));
         extensions.insert(Flight::Leads);
     }
+}
+
+/// In the extensions of a response that others get, too.
+#[derive(Clone, Copy)]
+struct IsKept;
+
+fn is_kept<R>(response: &Response<R>) -> bool {
+    response.extensions().get::<IsKept>().is_some()
 }

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, header::UPGRADE};
 use http_body::Body;
 use tower_service::Service;
 
@@ -75,7 +75,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = self.inner.clone();
-        if !self.settings.route.methods.matches(request.method()) {
+        // One that becomes another protocol is for its own client.
+        if !self.settings.route.methods.matches(request.method())
+            || request.headers().contains_key(UPGRADE)
+        {
             let passed = pass(inner, request);
             let work = async move { Ok(passed.await?.map(ResponseBody::inner)) };
             return SingleFlightFuture(Work::new(work, None));

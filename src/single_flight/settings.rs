@@ -8,8 +8,9 @@ use std::{
 };
 
 use http::{Method, response};
+use tokio::time::sleep;
 
-use super::{landing::Landing, policy::SingleFlightPolicy, vary::VaryBy};
+use super::{kept::Shared, landing::Landing, policy::SingleFlightPolicy, vary::VaryBy};
 use crate::{
     error::ConfigError, key::LockKey, manager::LockManager, record::RecordLimits, route::Config,
     sync::lock,
@@ -75,6 +76,12 @@ impl Settings {
         Duration::from_secs(10).min(self.limits.max_ttl)
     }
 
+    /// For how long a shared response is fresh here: another policy may have left it.
+    pub(super) fn freshness(&self, shared: &Shared) -> Duration {
+        let own = self.policy.shared_for().unwrap_or_default();
+        shared.fresh().min(own)
+    }
+
     /// What a leader writes lasts longer than it may lead.
     pub(super) fn opening_ttl(&self) -> Duration {
         let lock = self.policy.lock();
@@ -113,6 +120,13 @@ impl Rebuilding {
 pub(super) struct Rebuild {
     all: Arc<Rebuilding>,
     pub(super) key: LockKey,
+}
+
+impl Rebuild {
+    /// Nothing came of it: who finds the response stale within this time does not try either.
+    pub(super) async fn rests(self) {
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 impl Drop for Rebuild {

@@ -20,15 +20,25 @@ use crate::{
 /// RFC 9211.
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// How old a response is, and for how long it is fresh from now on.
+/// How old a response is, for how long it is fresh from now on, and for how much longer it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fresh {
     pub(super) age: Duration,
     pub(super) left: Duration,
+    pub(super) stale: Duration,
+}
+
+impl Fresh {
+    /// The same, so much later; `None` if it is not fresh by then.
+    pub(super) fn later(self, by: Duration) -> Option<Self> {
+        let left = self.left.saturating_sub(by);
+        let age = self.age.saturating_add(by);
+        (!left.is_zero()).then_some(Self { age, left, ..self })
+    }
 }
 
 /// For how long others may have this response; `None` if it is for its own client alone.
-/// `is_personal`: its request said who asks.
+/// `is_personal`: its request said who asks, or that nothing is to be kept.
 pub(super) fn shared_for(
     policy: &SingleFlightPolicy,
     vary: &VaryBy,
@@ -50,9 +60,16 @@ pub(super) fn shared_for(
     {
         return None;
     }
-    let left = control.fresh.map_or(ttl, |fresh| fresh.min(ttl));
-    let age = control.age;
-    (!left.is_zero()).then_some(Fresh { age, left })
+    let fresh = Fresh {
+        age: control.age,
+        left: control.fresh.map_or(ttl, |fresh| fresh.min(ttl)),
+        stale: if control.never_stale {
+            Duration::ZERO
+        } else {
+            policy.stale_for()
+        },
+    };
+    fresh.later(Duration::ZERO)
 }
 
 /// So that the leader gets a whole response: what another has is not known to it.

@@ -1,15 +1,14 @@
 //! Which requests ask for the same.
 
-use std::fmt::Write as _;
-
 use http::{
-    HeaderMap, HeaderName,
-    header::{AUTHORIZATION, COOKIE, VARY},
+    HeaderMap, HeaderName, Uri,
+    header::{AUTHORIZATION, COOKIE, HOST, VARY},
     request,
 };
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
-use crate::key::LockKey;
+use super::cache_control::wants_no_store;
+use crate::key::{LockKey, push_hex};
 
 /// The headers of a request that tell two responses apart.
 #[derive(Clone, Debug, Default)]
@@ -26,39 +25,41 @@ impl VaryBy {
         self.0.contains(name)
     }
 
-    /// The key of a request, told apart by these headers, and by its method where responses are
-    /// given to others. Values of headers are hashed: some are secrets.
-    pub(super) fn key(&self, key: LockKey, parts: &request::Parts, by_method: bool) -> LockKey {
-        if self.0.is_empty() && !by_method {
+    /// The key of a request, told apart by these headers; and where responses are given to others, by
+    /// its method and its whole original URI. All that is hashed: some headers are secrets.
+    pub(super) fn key(&self, key: LockKey, parts: &request::Parts, by_uri: bool) -> LockKey {
+        if self.0.is_empty() && !by_uri {
             return key;
         }
-        let method = if by_method { parts.method.as_str() } else { "" };
-        let headers = match self.0.is_empty() {
-            true => String::new(),
-            false => self.digest(&parts.headers),
-        };
-        LockKey::from_values(key.namespace(), [key.as_str(), method, &headers])
-    }
-
-    fn digest(&self, headers: &HeaderMap) -> String {
-        let mut hash = Sha256::new();
-        let length = |hash: &mut Sha256, length: usize| hash.update((length as u64).to_be_bytes());
+        let mut digest = Digest(Sha256::new());
+        if by_uri {
+            let uri = original_uri(parts);
+            let host = parts
+                .headers
+                .get(HOST)
+                .map_or(&b""[..], |host| host.as_bytes());
+            let authority = uri
+                .authority()
+                .map_or(host, |authority| authority.as_str().as_bytes());
+            digest.part(parts.method.as_str().as_bytes());
+            digest.part(&authority.to_ascii_lowercase());
+            digest.part(
+                uri.path_and_query()
+                    .map_or("", |path| path.as_str())
+                    .as_bytes(),
+            );
+        }
         for name in &self.0 {
-            let values = headers.get_all(name);
-            length(&mut hash, name.as_str().len());
-            hash.update(name.as_str());
-            length(&mut hash, values.iter().count());
+            let values = parts.headers.get_all(name);
+            digest.part(name.as_str().as_bytes());
+            digest.length(values.iter().count());
             for value in values {
-                length(&mut hash, value.len());
-                hash.update(value.as_bytes());
+                digest.part(value.as_bytes());
             }
         }
-        let mut text = String::with_capacity(64);
-        for byte in hash.finalize() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        let mut apart = String::with_capacity(64);
+        push_hex(&mut apart, &digest.0.finalize());
+        LockKey::from_values(key.namespace(), [key.as_str(), &apart])
     }
 
     /// Whether the key tells apart all that a response says it varies by.
@@ -71,12 +72,39 @@ impl VaryBy {
             .all(|name| HeaderName::from_bytes(name).is_ok_and(|name| self.has(&name)))
     }
 
-    /// Whether a request says who it is from, by what the key does not tell apart.
+    /// Whether a request says who it is from, by what the key does not tell apart, or that nothing of
+    /// it is to be kept.
     pub(super) fn is_personal(&self, request: &HeaderMap) -> bool {
-        [AUTHORIZATION, COOKIE]
-            .iter()
-            .any(|name| request.contains_key(name) && !self.has(name))
+        let mut credentials = [AUTHORIZATION, COOKIE].into_iter();
+        credentials.any(|name| request.contains_key(&name) && !self.has(&name))
+            || wants_no_store(request)
     }
+}
+
+/// What is hashed, so that no two different sequences are the same bytes.
+struct Digest(Sha256);
+
+impl Digest {
+    fn length(&mut self, length: usize) {
+        self.0.update((length as u64).to_be_bytes());
+    }
+
+    fn part(&mut self, bytes: &[u8]) {
+        self.length(bytes.len());
+        self.0.update(bytes);
+    }
+}
+
+/// As the client sent it: routers strip what they have matched.
+#[cfg(feature = "axum")]
+fn original_uri(parts: &request::Parts) -> &Uri {
+    let original = parts.extensions.get::<axum::extract::OriginalUri>();
+    original.map_or(&parts.uri, |original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+fn original_uri(parts: &request::Parts) -> &Uri {
+    &parts.uri
 }
 
 #[cfg(test)]
@@ -103,10 +131,10 @@ mod tests {
         map
     }
 
-    fn key(vary: &VaryBy, headers: HeaderMap, by_method: bool) -> LockKey {
+    fn key(vary: &VaryBy, headers: HeaderMap, by_uri: bool) -> LockKey {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.headers = headers;
-        vary.key(LockKey::new("report", 7), &parts, by_method)
+        vary.key(LockKey::new("report", 7), &parts, by_uri)
     }
 
     #[test]
@@ -141,6 +169,31 @@ mod tests {
         assert_eq!(of(&[("accept-language", "de"), ("x-other", "1")]), german);
         let twice = vary(&["authorization", "accept-language", "authorization"]);
         assert_eq!(key(&twice, map(&[("accept-language", "de")]), true), german);
+    }
+
+    #[test]
+    fn shared_responses_are_told_apart_by_all_of_the_uri() {
+        let of = |method: &str, uri: &str, host: &'static str| {
+            let request = Request::builder().method(method).uri(uri);
+            let (mut parts, ()) = request.body(()).unwrap().into_parts();
+            if !host.is_empty() {
+                parts.headers.insert(HOST, HeaderValue::from_static(host));
+            }
+            vary(&[]).key(LockKey::new("report", 7), &parts, true)
+        };
+        let key = of("GET", "/reports/7?a=1", "shop.example");
+        // Of HTTP/2.
+        assert_eq!(of("GET", "https://Shop.Example/reports/7?a=1", ""), key);
+        for other in [
+            of("POST", "/reports/7?a=1", "shop.example"),
+            of("GET", "/reports/7?a=2", "shop.example"),
+            of("GET", "/reports/7", "shop.example"),
+            of("GET", "/other/7?a=1", "shop.example"),
+            of("GET", "/reports/7?a=1", "other.example"),
+            of("GET", "/reports/7?a=1", ""),
+        ] {
+            assert_ne!(other, key);
+        }
     }
 
     #[test]
@@ -179,6 +232,7 @@ mod tests {
         assert!(!vary(&["authorization"]).is_personal(&with_token));
         assert!(vary(&["authorization"]).is_personal(&map(&[("cookie", "x")])));
         assert!(!vary(&[]).is_personal(&map(&[("accept", "x")])));
+        assert!(vary(&[]).is_personal(&map(&[("cache-control", "no-store")])));
     }
 
     proptest! {

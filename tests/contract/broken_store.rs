@@ -50,6 +50,7 @@ pub(crate) enum Fault {
     LeavesMarks,
     KeepsResults,
     HidesResults,
+    LosesReplaced,
 }
 
 /// The server and its target, and a client of it.
@@ -193,7 +194,7 @@ impl Store {
         wish: &AcquireRequest,
         open: Option<&Opening>,
         looks_at_record: bool,
-        is_first: bool,
+        since: &mut Option<FencingToken>,
     ) -> Option<Found<Held>> {
         self.on(&wish.key, |key, last| {
             let stands = key.record.clone();
@@ -203,22 +204,26 @@ impl Store {
                 && !self.is(Fault::GrantsAgain)
             {
                 let previous = stands.and_then(|kept| kept.before?.record);
+                let previous = previous.filter(|record| !record.is_closed());
                 return Some(Found::Lease {
                     lease: self.held(wish, holder),
                     previous,
                 });
             }
+            // What a newcomer took the place of, for those who came before it.
+            let replaced = stands.and_then(|kept| kept.before?.record);
+            if let Some(record) = replaced.filter(Record::is_closed)
+                && open.is_some_and(|open| open.results == Results::ForWaiting)
+                && !self.is(Fault::LosesReplaced)
+                && self.is_for(&record, open, *since)
+            {
+                return Some(Found::Record(record));
+            }
             if let Some(record) = record.clone().filter(|_| looks_at_record) {
                 let orphans = open.map_or(Orphans::Replace, |open| open.orphans);
                 let stays = match orphans {
-                    _ if record.is_closed() => {
-                        let waits = open.is_some_and(|open| open.results == Results::ForWaiting);
-                        let free = key.holder.is_none() && (is_first && key.waiting == 0);
-                        !waits
-                            || self.is(Fault::KeepsResults)
-                            || !(free || self.is(Fault::HidesResults))
-                    }
-                    _ if key.holder.is_some() => return None,
+                    _ if record.is_closed() => self.is_for(&record, open, *since),
+                    _ if key.holder.is_some() => false,
                     _ if self.is(Fault::ReplacesAllOrphans) => false,
                     Orphans::Replace => false,
                     Orphans::ReplaceEqual => open.is_some_and(|open| open.bytes != record.bytes),
@@ -228,11 +233,10 @@ impl Store {
                     return Some(Found::Record(record));
                 }
             }
-            if key
-                .holder
-                .as_ref()
-                .is_some_and(|holder| holder.owner != wish.owner)
+            if let Some(holder) = &key.holder
+                && holder.owner != wish.owner
             {
+                since.get_or_insert(holder.token);
                 return None;
             }
             let lease = self.grant(wish, key, last);
@@ -244,6 +248,16 @@ impl Store {
                 previous: record.filter(|record| !record.is_closed()),
             })
         })
+    }
+
+    /// Whether a result is for a request that waits since this token was held.
+    fn is_for(&self, result: &Record, open: Option<&Opening>, since: Option<FencingToken>) -> bool {
+        match open.map_or(Results::ForAll, |open| open.results) {
+            Results::ForAll => true,
+            Results::ForWaiting if self.is(Fault::KeepsResults) => true,
+            Results::ForWaiting if self.is(Fault::HidesResults) => false,
+            Results::ForWaiting => since.is_some_and(|since| result.token >= since),
+        }
     }
 
     /// Asks until `look` finds something or the wait is over.
@@ -437,7 +451,7 @@ impl LockBackend for Store {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Held, BackendError> {
-        let look = |_| match self.look(request, None, false, false)? {
+        let look = |_| match self.look(request, None, false, &mut None)? {
             Found::Lease { lease, .. } => Some(lease),
             _ => None,
         };
@@ -512,10 +526,11 @@ impl LockingRecordStore for Store {
         // Dropped after the undo, or somebody would come in between.
         let found;
         let mut undo = Undo(self, Some(request));
+        let mut since = None;
         let looks = |first| !in_two_steps && (first || !self.is(Fault::LooksOnce));
         found = self
             .until(request, |first| {
-                self.look(request, open, looks(first), first)
+                self.look(request, open, looks(first), &mut since)
             })
             .await;
         if let Ok(Found::Lease { .. }) = found {

@@ -291,5 +291,6 @@ caught_with_records! {
     a_loss_that_is_none: ReportsALoss by saving_releases, must 10;
     marks_that_are_left: LeavesMarks by nothing_is_left, must 12;
     results_that_are_for_all: KeepsResults by results_for_those_who_wait, must 4;
+    results_that_a_newcomer_takes: LosesReplaced by results_for_those_who_wait, must 5;
     results_that_are_for_nobody: HidesResults by results_for_those_who_wait, must 5;
 }

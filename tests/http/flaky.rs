@@ -24,7 +24,10 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
 use tower_lock::{
     BackendError, BackendErrorKind, FencingToken, Lease, LockBackend, LockKey, LockLayer,
     LockManager, Loss, MemoryBackend, Refusal,
-    backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
+    backend::{
+        AcquireRequest, Capabilities, DynLease, DynLockBackend, DynRecords, KeyState, Scope,
+        WaitBound,
+    },
     key::PathKey,
     lease::LossSignal,
 };
@@ -53,6 +56,10 @@ pub(crate) struct Wire {
     pub(crate) acquire: Mutex<Fault>,
     pub(crate) renew: Mutex<Fault>,
     pub(crate) release: Mutex<Fault>,
+    /// Looking at records, also with an acquire.
+    pub(crate) load: Mutex<Fault>,
+    pub(crate) save: Mutex<Fault>,
+    pub(crate) saves: AtomicUsize,
     pub(crate) acquires: AtomicUsize,
     pub(crate) renews: AtomicUsize,
     pub(crate) releases: AtomicUsize,
@@ -70,7 +77,13 @@ impl Wire {
     }
 
     pub(crate) fn all(&self, fault: Fault) {
-        for slot in [&self.acquire, &self.renew, &self.release] {
+        for slot in [
+            &self.acquire,
+            &self.renew,
+            &self.release,
+            &self.load,
+            &self.save,
+        ] {
             *slot.lock().unwrap() = fault;
         }
     }
@@ -81,7 +94,7 @@ impl Wire {
 }
 
 /// Makes a call as the fault has it.
-async fn faulty<T>(
+pub(crate) async fn faulty<T>(
     slot: &Mutex<Fault>,
     call: impl Future<Output = Result<T, BackendError>>,
 ) -> Result<T, BackendError> {
@@ -107,7 +120,8 @@ async fn faulty<T>(
 pub(crate) struct Flaky {
     pub(crate) below: Backend,
     pub(crate) wire: Arc<Wire>,
-    erased: Arc<dyn DynLockBackend>,
+    pub(crate) erased: Arc<dyn DynLockBackend>,
+    keeps_records: bool,
 }
 
 impl Default for Flaky {
@@ -123,6 +137,21 @@ impl Flaky {
             erased: below.erased(),
             below,
             wire: Arc::default(),
+            keeps_records: false,
+        }
+    }
+
+    /// The same, of a backend that keeps records.
+    pub(crate) fn with_records(mut self) -> Self {
+        self.keeps_records = true;
+        self
+    }
+
+    pub(crate) fn lease(&self, inner: Arc<dyn DynLease>) -> FlakyLease {
+        FlakyLease {
+            inner,
+            wire: self.wire.clone(),
+            lost: LossSignal::new(),
         }
     }
 
@@ -150,11 +179,7 @@ impl LockBackend for Flaky {
     async fn acquire(&self, request: &AcquireRequest) -> Result<FlakyLease, BackendError> {
         self.wire.acquires.fetch_add(1, Ordering::SeqCst);
         let inner = faulty(&self.wire.acquire, self.erased.acquire(request)).await?;
-        Ok(FlakyLease {
-            inner,
-            wire: self.wire.clone(),
-            lost: LossSignal::new(),
-        })
+        Ok(self.lease(inner))
     }
 
     async fn wait_free(&self, key: &LockKey, wait: WaitBound) -> Result<(), BackendError> {
@@ -167,6 +192,10 @@ impl LockBackend for Flaky {
 
     async fn force_release(&self, key: &LockKey) -> Result<bool, BackendError> {
         self.erased.force_release(key).await
+    }
+
+    fn records(&self) -> Option<&dyn DynRecords> {
+        self.keeps_records.then_some(self)
     }
 }
 

@@ -15,6 +15,7 @@ mod etcd_place;
 mod exits;
 mod fairness;
 mod flaky;
+mod flaky_records;
 #[cfg(feature = "redis")]
 mod fleet;
 mod floods;
@@ -31,6 +32,7 @@ mod outages;
 mod placement;
 mod prefer;
 mod readiness;
+mod records_that_fail;
 #[cfg(feature = "redis")]
 mod redis_place;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]

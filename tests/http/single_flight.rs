@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, channel::Channel};
 use tokio::{sync::Barrier, task::JoinHandle};
 use tower::ServiceExt;
 use tower_lock::{
-    HeldLock, LockKey, LockManager, OnDisconnect, SingleFlightLayer,
+    HeldLock, LockKey, LockManager, LockPolicy, OnDisconnect, SingleFlightLayer,
     key::PathKey,
     single_flight::{Flight, GiveUp},
 };
@@ -48,6 +48,8 @@ on_each_store! {
     followers_get_the_response,
     a_shared_response_lasts_as_long_as_it_says,
     what_is_for_one_client_is_not_shared,
+    newcomers_do_not_keep_those_who_waited,
+    a_plain_lock_is_waited_for,
     requests_that_vary_fly_apart,
     the_leader_is_asked_for_all_of_it,
     what_cannot_be_stored_frees_all,
@@ -233,17 +235,14 @@ impl Fleet {
             })
         })
         .await;
-        let report = LockKey::new("report", 7);
-        let shared = LockKey::from_values("report", [report.as_str(), "GET", ""]);
+        let key = LockKey::new("report", 7);
         soon("nothing is left", async {
-            for key in [report, shared] {
-                loop {
-                    let state = self.managers[0].inspect_key(&key).await.unwrap();
-                    if state.holders.is_empty() && state.waiters == 0 {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+            loop {
+                let state = self.managers[0].inspect_key(&key).await.unwrap();
+                if state.holders.is_empty() && state.waiters == 0 {
+                    break;
                 }
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         })
         .await;
@@ -631,6 +630,7 @@ async fn what_is_for_one_client_is_not_shared(on: On) {
         (x_answer.clone(), "content-type: text/event-stream"),
         (header::AUTHORIZATION, "Bearer x"),
         (header::COOKIE, "session=1"),
+        (header::CACHE_CONTROL, "no-store"),
     ]
     .into_iter()
     .enumerate()
@@ -659,6 +659,48 @@ async fn what_is_for_one_client_is_not_shared(on: On) {
             assert_eq!(got.body, expected.to_string(), "{headers:?}");
         }
     }
+}
+
+/// A newcomer leads between the end of a leader and the moment in which those who waited look: they
+/// have what they waited for all the same, flight after flight.
+async fn newcomers_do_not_keep_those_who_waited(on: On) {
+    let reports = Reports::new();
+    let fleet = Fleet::new(on, &reports, |layer| layer).await;
+    for flight in 1..6 {
+        let (leader, crowd) = fleet.crowd(&reports, 20).await;
+        reports.stage().let_go();
+        let lead = answer(leader).await;
+        assert!(lead.body.starts_with("lead "), "{lead:?}");
+        // It stays at work: whoever waited for it would stay as well.
+        let newcomer = fleet.send(1).remove(0);
+        all_bodies(crowd, "followed").await;
+        reports.stage().entered().await;
+        reports.stage().let_go();
+        assert_eq!(
+            answer(newcomer).await.body,
+            format!("lead {} of 7", flight * 2)
+        );
+    }
+    fleet.all_released().await;
+}
+
+/// A plain lock of the same key is waited for, whatever the last leader left.
+async fn a_plain_lock_is_waited_for(on: On) {
+    let reports = Reports::new();
+    let fleet = Fleet::new(on, &reports, |layer| layer).await;
+    let (leader, crowd) = fleet.crowd(&reports, 3).await;
+    reports.stage().let_go();
+    all_bodies(crowd, "followed").await;
+    answer(leader).await;
+    let policy = LockPolicy::new();
+    let lock = fleet.managers[0].acquire(LockKey::new("report", 7), &policy);
+    let lock = lock.await.unwrap();
+    let waits = fleet.send(1).remove(0);
+    fleet.waiting(1).await;
+    lock.release().await.unwrap();
+    reports.stage().entered().await;
+    reports.stage().let_go();
+    assert_eq!(answer(waits).await.body, "lead 2 of 7");
 }
 
 async fn requests_that_vary_fly_apart(on: On) {
@@ -769,6 +811,24 @@ async fn a_stale_response_is_served_while_one_rebuilds(on: On) {
     let first = ask(fleet.apps[0].clone(), "7", &[]).await;
     assert_eq!(first.body, "lead 1 of 7");
     reports.stage().entered().await;
+    // What would be made for one by name is not made for all.
+    let by_name = [(header::COOKIE, "session=1")];
+    let stale = soon("it is stale", async {
+        loop {
+            let got = ask(fleet.apps[0].clone(), "7", &by_name).await;
+            if got.headers["cache-status"]
+                .to_str()
+                .unwrap()
+                .contains("; ttl=-")
+            {
+                return got;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert_eq!(stale.await.body, "lead 1 of 7");
+    fleet.all_released().await;
+    assert_eq!(reports.stage().begun(), 1);
     let mut led = 1;
     // One that fails changes nothing: a later one tries again.
     for turn in [Turn::Fails, Turn::Panics, Turn::Succeeds] {

@@ -34,7 +34,13 @@ type Loaded = Result<Found<MemoryLease>, BackendError>;
 /// What came of asking once.
 pub(super) enum Asked {
     Ended(Loaded),
-    Queued(Ticket),
+    Queued(Place),
+}
+
+/// A place in the queue, and the token that was held when it was taken.
+pub(super) struct Place {
+    ticket: Ticket,
+    since: Option<FencingToken>,
 }
 
 pub(super) fn limits() -> RecordLimits {
@@ -138,20 +144,18 @@ impl Table {
         self.with_records(key, |keys, fx| {
             let Keys { slots, records } = keys;
             let kept = records.as_ref().and_then(|records| records.get(key, now));
-            if let Some(kept) = kept
-                && kept.stays(owner, open)
-                && let Some(record) = kept.record()
-            {
-                let holding = self.holding(slots, key, owner, now, fx);
-                let is_for_all = open.is_none_or(|open| open.results == Results::ForAll);
-                if match holding {
-                    Holding::Nobody => is_for_all || !kept.is_closed(),
-                    Holding::Offered => true,
-                    Holding::Another => kept.is_closed(),
-                    Holding::Me(_) => false,
-                } {
-                    self.withdraw(slots, key, owner, fx);
-                    return Asked::Ended(Ok(Found::Record(record)));
+            if let Some(kept) = kept {
+                let (result, orphan) = (kept.result(open, None), kept.orphan(owner, open));
+                if result.is_some() || orphan.is_some() {
+                    let found = match self.holding(slots, key, owner, now, fx) {
+                        Holding::Nobody | Holding::Offered => result.or(orphan),
+                        Holding::Another => result,
+                        Holding::Me(_) => None,
+                    };
+                    if let Some(record) = found {
+                        self.withdraw(slots, key, owner, fx);
+                        return Asked::Ended(Ok(Found::Record(record)));
+                    }
                 }
             }
             match self.acquire_in(slots, request, now, fx) {
@@ -165,11 +169,13 @@ impl Table {
                     _ => Err(error),
                 }),
                 Attempt::Queued(ticket) => {
+                    let mut since = None;
                     let slot = slots.find_mut(key.hash64(), |slot| slot.key() == key);
                     if let Some(Slot::Room(room)) = slot {
                         room.people.get_mut(ticket.at).loads = true;
+                        since = room.holders().next().map(|grant| grant.token);
                     }
-                    Asked::Queued(ticket)
+                    Asked::Queued(Place { ticket, since })
                 }
             }
         })
@@ -285,7 +291,7 @@ pub(super) async fn wait(
     table: &Arc<Table>,
     request: &AcquireRequest,
     open: Option<&Opening>,
-    ticket: Ticket,
+    Place { ticket, since }: Place,
 ) -> Loaded {
     let key = &request.key;
     let deadline = table.deadline(request.wait, 0).unwrap_or(0);
@@ -301,14 +307,15 @@ pub(super) async fn wait(
             let now = table.now();
             let at = ticket.at;
             let kept = records.as_ref().and_then(|records| records.get(key, now));
-            let stays = kept.filter(|kept| kept.stays(&request.owner, open));
             let is_mine = room.people.owned(at, ticket.seq).is_some();
-            let stands = match stays {
+            let result = kept.and_then(|kept| kept.result(open, since));
+            let orphan = kept.and_then(|kept| kept.orphan(&request.owner, open));
+            let stands = match result {
                 // It is woken for this, or was about to look.
-                Some(kept) if kept.is_closed() && is_mine => Stand::Granted(now),
+                Some(_) if is_mine => Stand::Granted(now),
                 _ => stand(waiting, room, deadline, waker, fx),
             };
-            let looked = match (stands, stays.and_then(|kept| kept.record())) {
+            let looked = match (stands, result.or(orphan)) {
                 (Stand::Granted(_), Some(record)) => {
                     leave(table, room, at, fx);
                     Look::Ready(Ok(Found::Record(record)))

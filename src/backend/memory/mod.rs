@@ -269,7 +269,7 @@ impl LockingRecordStore for MemoryBackend {
         load::check(request, open)?;
         match self.table.acquire_or_load(request, open) {
             load::Asked::Ended(result) => result,
-            load::Asked::Queued(ticket) => load::wait(&self.table, request, open, ticket).await,
+            load::Asked::Queued(place) => load::wait(&self.table, request, open, place).await,
         }
     }
 

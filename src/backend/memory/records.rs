@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     key::LockKey,
     lease::{FencingToken, OwnerToken},
-    record::{Opening, Orphans, Record, RecordState},
+    record::{Opening, Orphans, Record, RecordState, Results},
 };
 
 /// What a record costs beside its bytes, about.
@@ -44,6 +44,8 @@ pub(super) enum Before {
     #[default]
     Nothing,
     Orphan(FencingToken, Bytes),
+    /// For those who waited for its holder.
+    Result(FencingToken, Bytes),
     Fence,
 }
 
@@ -53,13 +55,13 @@ impl Before {
             Self::Orphan(token, bytes) => {
                 Some(Record::new(RecordState::Open, *token, bytes.clone()))
             }
-            Self::Nothing | Self::Fence => None,
+            Self::Nothing | Self::Result(..) | Self::Fence => None,
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Orphan(_, bytes) => bytes.len(),
+            Self::Orphan(_, bytes) | Self::Result(_, bytes) => bytes.len(),
             Self::Nothing | Self::Fence => 0,
         }
     }
@@ -83,18 +85,40 @@ impl Kept {
         matches!(self.what, What::Closed(_))
     }
 
-    /// Whether it is to be returned to this owner rather than a grant, where nobody holds the key.
-    pub(super) fn stays(&self, by: &OwnerToken, open: Option<&Opening>) -> bool {
-        match (&self.what, open) {
-            (What::Closed(_), _) => true,
-            (What::Fence, _) | (What::Open { .. }, None) => false,
-            (What::Open { owner, bytes, .. }, Some(open)) => match open.orphans {
-                Orphans::Replace => false,
-                _ if owner == by => false,
-                Orphans::ReplaceEqual => *bytes != open.bytes,
-                Orphans::Keep => true,
-            },
-        }
+    /// The result for this request; `since`: the token of the holder for whom it waits, if it does.
+    pub(super) fn result(
+        &self,
+        open: Option<&Opening>,
+        since: Option<FencingToken>,
+    ) -> Option<Record> {
+        let (token, bytes) = match &self.what {
+            What::Closed(bytes) => (self.token, bytes),
+            What::Open {
+                before: Before::Result(token, bytes),
+                ..
+            } => (*token, bytes),
+            What::Open { .. } | What::Fence => return None,
+        };
+        let is_for_it = match open.map_or(Results::ForAll, |open| open.results) {
+            Results::ForAll => self.is_closed(),
+            Results::ForWaiting => since.is_some_and(|since| token >= since),
+        };
+        is_for_it.then(|| Record::new(RecordState::Closed, token, bytes.clone()))
+    }
+
+    /// The orphan that is to be returned to this owner rather than a grant, where nobody holds the
+    /// key.
+    pub(super) fn orphan(&self, by: &OwnerToken, open: Option<&Opening>) -> Option<Record> {
+        let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
+            return None;
+        };
+        let stays = match open.orphans {
+            Orphans::Replace => false,
+            _ if owner == by => false,
+            Orphans::ReplaceEqual => *bytes != open.bytes,
+            Orphans::Keep => true,
+        };
+        stays.then(|| Record::new(RecordState::Open, self.token, bytes.clone()))
     }
 
     /// What this owner's open record took the place of.
@@ -146,7 +170,8 @@ impl Records {
                     owner: by, before, ..
                 } if by == owner => before.clone(),
                 What::Open { bytes, .. } => Before::Orphan(kept.token, bytes.clone()),
-                What::Fence | What::Closed(_) => Before::Fence,
+                What::Fence => Before::Fence,
+                What::Closed(bytes) => Before::Result(kept.token, bytes.clone()),
             },
         }
     }
@@ -185,7 +210,7 @@ impl Records {
         match before {
             Before::Nothing => self.remove(key),
             // Its holder may be there still, and is not to write after this one.
-            Before::Orphan(..) | Before::Fence => {
+            Before::Orphan(..) | Before::Result(..) | Before::Fence => {
                 let what = What::Fence;
                 self.put(key, Kept { token, what, ends });
             }

@@ -240,10 +240,11 @@ impl<'a> Attempt<'a> {
                 outlook,
                 ticket,
                 seen,
+                held,
             } => {
                 self.ticket = ticket;
                 if let Some(loads) = &mut self.loads {
-                    loads.seen = seen;
+                    loads.waits(held, seen);
                 }
                 Ok(Step::Wait(outlook))
             }

@@ -15,6 +15,8 @@ pub(super) struct Loads<'a> {
     pub(super) open: Option<&'a Opening>,
     /// What was open there when the key was not to be had.
     pub(super) seen: Option<Record>,
+    /// The token that was held when it began to wait.
+    since: Option<FencingToken>,
 }
 
 impl<'a> Loads<'a> {
@@ -23,6 +25,26 @@ impl<'a> Loads<'a> {
             name: names.record(),
             open,
             seen: None,
+            since: None,
+        }
+    }
+
+    /// It has to wait: for whoever holds this token, and saw this record open.
+    pub(super) fn waits(&mut self, held: Option<FencingToken>, seen: Option<Record>) {
+        self.since = self.since.or(held);
+        self.seen = seen;
+    }
+
+    /// The result for this one, of what stands there.
+    pub(super) fn result(&self, stands: &Stands) -> Option<Record> {
+        let record = stands.record.as_ref().filter(|record| record.is_closed());
+        match self.open.map_or(Results::ForAll, |open| open.results) {
+            Results::ForAll => record.cloned(),
+            Results::ForWaiting => {
+                let since = self.since?;
+                let result = record.or(stands.replaced.as_ref());
+                result.filter(|result| result.token >= since).cloned()
+            }
         }
     }
 
@@ -43,6 +65,10 @@ impl<'a> Loads<'a> {
             Results::ForWaiting => "w",
         };
         cmd.arg(ms).arg(&*open.bytes).arg(results);
+        match self.since {
+            Some(since) => cmd.arg(since.get()),
+            None => cmd.arg(""),
+        };
     }
 }
 
@@ -54,6 +80,7 @@ pub(super) enum Said {
         outlook: Outlook,
         ticket: String,
         seen: Option<Record>,
+        held: Option<FencingToken>,
     },
     Undone,
 }
@@ -64,10 +91,11 @@ impl Said {
             Value::Array(items) => items,
             token => return Ok(Self::Granted(answer::int(&token)?, None)),
         };
-        let seen = match items.len() {
-            6 => read(items.pop().ok_or_else(Trouble::strange)?)?,
-            _ => None,
-        };
+        let (mut held, mut seen) = (None, None);
+        if items.len() == 7 {
+            held = items.pop().as_ref().and_then(token);
+            seen = read(items.pop().ok_or_else(Trouble::strange)?)?.record;
+        }
         match items.as_slice() {
             [Value::Int(0), ms, ticket, foreign, head] => Ok(Self::Wait {
                 outlook: Outlook {
@@ -77,36 +105,53 @@ impl Said {
                 },
                 ticket: answer::string(ticket)?.to_owned(),
                 seen,
+                held,
             }),
             [Value::Int(-1)] => Ok(Self::Undone),
             [mark, token, _] if text(mark) == Some("+") => {
                 let token = answer::int(token)?;
                 let before = items.pop().ok_or_else(Trouble::strange)?;
-                Ok(Self::Granted(token, read(before)?))
+                let previous = read(before)?.record;
+                let previous = previous.filter(|record| !record.is_closed());
+                Ok(Self::Granted(token, previous))
             }
             [mark, _] if text(mark) == Some("=") => {
                 let record = items.pop().ok_or_else(Trouble::strange)?;
-                read(record)?.map(Self::Found).ok_or_else(Trouble::strange)
+                let record = read(record)?.record;
+                record.map(Self::Found).ok_or_else(Trouble::strange)
             }
             _ => Err(Trouble::strange()),
         }
     }
 }
 
-/// What stands in a record: see `scripts/record.lua`.
-pub(super) fn read(value: Value) -> Result<Option<Record>, Trouble> {
+/// What stands under the name of a record.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Stands {
+    pub(super) record: Option<Record>,
+    /// The result whose place an open record took.
+    replaced: Option<Record>,
+}
+
+/// See `scripts/record.lua`.
+pub(super) fn read(value: Value) -> Result<Stands, Trouble> {
     let bytes = match value {
         Value::BulkString(bytes) => Bytes::from(bytes),
-        Value::Nil => return Ok(None),
+        Value::Nil => return Ok(Stands::default()),
         _ => return Err(Trouble::strange()),
     };
     if bytes.is_empty() {
-        return Ok(None);
+        return Ok(Stands::default());
     }
     parse(bytes).ok_or_else(Trouble::strange)
 }
 
-fn parse(mut bytes: Bytes) -> Option<Option<Record>> {
+fn token(text: &Value) -> Option<FencingToken> {
+    FencingToken::new(number(answer::string(text).ok()?.as_bytes())?)
+}
+
+fn parse(mut bytes: Bytes) -> Option<Stands> {
+    let mut replaced = None;
     let kind = word(&mut bytes)?;
     let token = FencingToken::new(number(&word(&mut bytes)?)?)?;
     let state = match &*kind {
@@ -117,13 +162,19 @@ fn parse(mut bytes: Bytes) -> Option<Option<Record>> {
             if before > bytes.len() {
                 return None;
             }
-            drop(bytes.split_to(before));
+            let before = bytes.split_to(before);
+            if before.starts_with(b"c ") {
+                replaced = parse(before)?.record;
+            }
             RecordState::Open
         }
-        b"f" => return Some(None),
+        b"f" => return Some(Stands::default()),
         _ => return None,
     };
-    Some(Some(Record::new(state, token, bytes)))
+    Some(Stands {
+        record: Some(Record::new(state, token, bytes)),
+        replaced,
+    })
 }
 
 /// Takes what stands before the next space.
@@ -143,7 +194,7 @@ mod tests {
     use super::*;
 
     fn of(text: &[u8]) -> Result<Option<Record>, Trouble> {
-        read(Value::BulkString(text.to_vec()))
+        Ok(read(Value::BulkString(text.to_vec()))?.record)
     }
 
     #[test]
@@ -159,7 +210,7 @@ mod tests {
         for nothing in [&b""[..], b"f 17 "] {
             assert_eq!(of(nothing).unwrap(), None);
         }
-        assert_eq!(read(Value::Nil).unwrap(), None);
+        assert_eq!(read(Value::Nil).unwrap(), Stands::default());
         for garbage in [
             &b"c"[..],
             b"c 17",
@@ -169,9 +220,54 @@ mod tests {
             b"o 17 x",
             b"o 17 ab 4 new",
             b"o 17 ab -1 new",
+            b"o 17 ab 3 c xnew",
         ] {
             assert!(of(garbage).is_err(), "{garbage:?}");
         }
         assert!(read(Value::Int(1)).is_err());
+    }
+
+    #[test]
+    fn a_result_is_for_those_who_waited_for_it() {
+        let token = |n| FencingToken::new(n).unwrap();
+        let closed = Stands {
+            record: Some(Record::new(RecordState::Closed, token(17), "done")),
+            replaced: None,
+        };
+        let replaced = read(Value::BulkString(b"o 18 ab 9 c 17 donenew".to_vec())).unwrap();
+        assert_eq!(replaced.replaced, closed.record);
+        let for_waiting =
+            Opening::new("", std::time::Duration::from_secs(1)).with_results(Results::ForWaiting);
+        for (since, is_its) in [
+            (None, false),
+            (Some(16), true),
+            (Some(17), true),
+            (Some(18), false),
+        ] {
+            let loads = Loads {
+                name: String::new(),
+                open: Some(&for_waiting),
+                seen: None,
+                since: since.map(token),
+            };
+            for stands in [&closed, &replaced] {
+                let result = loads.result(stands);
+                assert_eq!(
+                    result,
+                    closed.record.clone().filter(|_| is_its),
+                    "{since:?}"
+                );
+            }
+        }
+        let for_all = Opening::new("", std::time::Duration::from_secs(1));
+        for (stands, result) in [(&closed, &closed.record), (&replaced, &None)] {
+            let loads = Loads {
+                name: String::new(),
+                open: Some(&for_all),
+                seen: None,
+                since: None,
+            };
+            assert_eq!(&loads.result(stands), result);
+        }
     }
 }

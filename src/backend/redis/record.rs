@@ -10,7 +10,7 @@ use super::{
     connection::Connection,
     course::Course,
     names::{self, Names},
-    opening,
+    opening::{self, Stands},
     room::Asker,
     scripts::{SAVE, Script},
     trouble::Trouble,
@@ -44,13 +44,10 @@ pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<
 
 pub(super) async fn load(client: &Client, key: &LockKey) -> Result<Option<Record>, Trouble> {
     let shared = &client.shared;
-    load_of(shared, &shared.names(key)).await
+    Ok(load_of(shared, &shared.names(key)).await?.record)
 }
 
-pub(super) async fn load_of(
-    shared: &Arc<Shared>,
-    names: &Names,
-) -> Result<Option<Record>, Trouble> {
+pub(super) async fn load_of(shared: &Arc<Shared>, names: &Names) -> Result<Stands, Trouble> {
     let record = names.record();
     let mut course = Course::new(shared);
     loop {
@@ -87,21 +84,25 @@ pub(super) async fn save(
             }
             Ok(())
         }
-        answer @ (0 | -1) => {
+        0 => {
             if let Some(leaving) = leaving {
                 leaving.another_has_it();
             }
-            Err(BackendError::new(
-                BackendErrorKind::Lost,
-                if answer == 0 {
-                    "another has the key"
-                } else {
-                    "a later holder has left a record"
-                },
-            ))
+            Err(lost("another has the key"))
+        }
+        -1 => {
+            // It was given back all the same.
+            if let Some(leaving) = leaving {
+                leaving.has_left();
+            }
+            Err(lost("a later holder has left a record"))
         }
         _ => Err(Trouble::strange().into()),
     }
+}
+
+fn lost(why: &'static str) -> BackendError {
+    BackendError::new(BackendErrorKind::Lost, why)
 }
 
 /// Saves, and once more if the connection broke meanwhile: to repeat it is harmless, as long as

@@ -49,6 +49,11 @@
 //! 11. *A result wakes all who wait for it, once.* The `save` that closes takes their entries out of
 //!     `Q` in the moment in which the result is there, and tells their processes. Who asks later
 //!     finds the result. A message that is lost delays until the patrol finds the queue empty (4).
+//! 12. *A result for those who wait is theirs by its token.* Whoever has to wait is told the token
+//!     that is held then, and a result of that token or a higher one was saved after it began to
+//!     wait (4): by whom it waited for, or a later holder. A grant that takes the place of a result
+//!     keeps it inside its own record, for those who were woken by the `save` and have not looked;
+//!     a newcomer waits for a higher token, so it takes neither for its own (R4, R5).
 
 use std::sync::LazyLock;
 

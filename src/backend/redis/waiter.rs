@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, OnceCell};
 
-use super::connection::Connection;
-use crate::{record::Record, sync::lock};
+use super::{connection::Connection, opening::Stands};
+use crate::sync::lock;
 
-/// A record that all who wait for it here load together.
-pub(super) type Together = Arc<OnceCell<Option<Record>>>;
+/// What stands under a key, which all who wait for its record here load together.
+pub(super) type Together = Arc<OnceCell<Option<Stands>>>;
 
 #[derive(Debug, Default)]
 pub(super) struct Waiter {

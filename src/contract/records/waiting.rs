@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::{
     Checked, Context, ContractTarget, Found, Lent, LockBackend, Record, Verdict, Violation, ensure,
-    forget, keep, lease, open_record, opening, record, refused, request, result, store,
+    forget, keep, lease, open_record, opening, refused, request, result, store,
 };
 use crate::{
     backend::AcquireRequest,
@@ -279,14 +279,42 @@ pub(super) async fn results_for_those_who_wait<T: ContractTarget>(
         .await?;
         last = Some((wish, token));
     }
-    // Who would have to wait for somebody else has it at once.
+    // Who waits for somebody else waited for none of them.
     let lock = context.one.acquire(&request(&key)).await?;
-    for wish in [request(&key), context.patient(&key)] {
-        let found = two.dyn_acquire_or_load(&wish, Some(&open)).await;
-        let found = record(found, 5, "a held key that has a result")?;
-        ensure!(*found.bytes == *b"second", 5, "not the result: {found:?}");
-    }
+    let mut late = crowd(context, &key, &open, 1).await?;
     lock.release().await?;
+    for (wish, waiting) in late.drain(..) {
+        let found = end(waiting, context.options.slack * 2).await?;
+        let (held, previous) = lease(Ok(found), 5, "after somebody who left nothing")?;
+        ensure!(previous.is_none(), 6, "a result as an orphan: {previous:?}");
+        one.dyn_save_and_release(&keep(&wish, held.fencing_token(), "third"))
+            .await?;
+        last = Some((wish, held.fencing_token()));
+    }
+    // One who comes in between does not take it from those who waited.
+    for round in 0..5 {
+        let wish = request(&key);
+        let found = one.dyn_acquire_or_load(&wish, Some(&open)).await;
+        let (held, _) = lease(found, 4, "a free key, whose result is for those who wait")?;
+        let token = held.fencing_token();
+        let crowd = crowd(context, &key, &open, 20).await?;
+        one.dyn_save_and_release(&keep(&wish, token, "in time"))
+            .await?;
+        let newcomer = request(&key);
+        let between = if round % 2 == 0 { one } else { two };
+        let found = between.dyn_acquire_or_load(&newcomer, Some(&open)).await?;
+        all_records(crowd, context.options.slack * 2, |record| {
+            result(Some(record), token, b"in time", (5, "for who waited"))
+        })
+        .await?;
+        last = Some((wish, token));
+        if let Found::Lease { lease, .. } = found {
+            let token = lease.fencing_token();
+            let save = keep(&newcomer, token, "between");
+            between.dyn_save_and_release(&save).await?;
+            last = Some((newcomer, token));
+        }
+    }
     // Whoever took its place and says nothing leaves the fence.
     let wish = request(&key);
     let found = one.dyn_acquire_or_load(&wish, Some(&open)).await;

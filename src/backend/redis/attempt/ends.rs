@@ -31,13 +31,9 @@ impl Attempt<'_> {
 
     /// The result, which took this one out of the queue and is loaded once for all who wait here.
     pub(in crate::backend::redis) async fn load(&mut self, together: &Together) -> Option<Record> {
-        let load = async || {
-            record::load_of(&self.client.shared, &self.names)
-                .await
-                .ok()?
-        };
-        let record = together.get_or_init(load).await.clone();
-        let result = record.filter(Record::is_closed)?;
+        let load = async || record::load_of(&self.client.shared, &self.names).await.ok();
+        let stands = together.get_or_init(load).await;
+        let result = self.loads.as_ref()?.result(stands.as_ref()?)?;
         self.settles();
         Some(result)
     }

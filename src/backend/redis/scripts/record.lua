@@ -9,3 +9,9 @@ local function read_open(value)
   at = at + length
   return token, owner, string.sub(value, at - length, at - 1), at
 end
+
+-- Tokens are texts of numbers that Lua may not be able to hold.
+local function later(one, two)
+  if #one ~= #two then return #one > #two end
+  return one > two
+end

@@ -9,11 +9,6 @@ local held = redis.pcall('GET', KEYS[1])
 if held and (type(held) ~= 'string' or string.match(held, '^1 (%S+) ') ~= ARGV[1]) then
   return 0
 end
--- Tokens are texts of numbers that Lua may not be able to hold.
-local function later(one, two)
-  if #one ~= #two then return #one > #two end
-  return one > two
-end
 local value = redis.call('GET', KEYS[5])
 local state, stood = string.match(value or '', '^(%a) (%d+) ')
 local answer, closes = 1, false
