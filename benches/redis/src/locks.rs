@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{IntoConnectionInfo, Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, IntoConnectionInfo, Script, aio::MultiplexedConnection};
 use tower_lock::{
     Fairness, Lease, LockBackend, LockGuard, LockKey, LockManager, LockPolicy, RedisBackend, Wait,
     backend::{AcquireRequest, WaitBound},
@@ -54,8 +54,10 @@ pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
     let info = url.into_connection_info().expect("a URL");
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     let client = redis::Client::open(info.set_tcp_settings(tcp)).expect("a URL");
+    // A machine that stalls for a moment fails no run.
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(TTL));
     client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&config)
         .await
         .expect("the server takes a connection")
 }

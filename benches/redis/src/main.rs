@@ -8,13 +8,17 @@ mod cluster;
 mod contended;
 mod cost;
 mod depth;
+mod first_run;
+mod flight;
 mod hand_off;
 mod latency;
 mod locks;
 mod recipe;
 mod redlock;
+mod replay;
 mod replicas;
 mod report;
+mod requests;
 mod server;
 #[path = "../../../tests/servers/mod.rs"]
 mod servers;
@@ -28,7 +32,8 @@ use self::{candidate::Candidate, report::Effort};
 
 const USAGE: &str = "\
 usage: tower-lock-bench-redis [--quick] [--only <candidate>].. [all | <bench>..]
-benches: latency, hand-off, batched, cost, throughput, depth, redlock, replicas, cluster";
+benches: latency, hand-off, batched, cost, throughput, depth, redlock, replicas, cluster,
+         replay, first-run, flight";
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -38,6 +43,10 @@ fn main() {
             "worker" => {
                 let (name, url) = (args.next(), args.next());
                 return Candidate::work(&name.expect("a candidate"), &url.expect("a URL"));
+            }
+            "flight-worker" => {
+                let mut arg = || args.next().expect("a candidate, the threads and a URL");
+                return flight::work(&arg(), &arg(), &arg());
             }
             "--quick" => quick = true,
             "--only" => only.push(args.next().expect("a candidate")),
@@ -66,6 +75,9 @@ fn main() {
         run("redlock", &|| redlock::redlock(effort));
         run("replicas", &|| replicas::replicas(effort));
         run("cluster", &|| cluster::cluster(effort));
+        run("replay", &|| replay::replay(effort));
+        run("first-run", &|| first_run::first_run(effort));
+        run("flight", &|| flight::flight(effort));
         assert!(ran, "no bench is called {bench}\n{USAGE}");
     }
 }

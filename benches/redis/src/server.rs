@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Deref, sync::mpsc, thread};
 
-use crate::servers::RedisServer;
+use crate::{report::round, servers::RedisServer};
 
 /// A `redis-server` of this run, which ends with it.
 pub(crate) struct Server(RedisServer);
@@ -103,6 +103,13 @@ impl Work {
     /// Commands per operation, those that scripts call included.
     pub(crate) fn calls_per(&self, operations: usize) -> f64 {
         self.calls.values().sum::<u64>() as f64 / operations.max(1) as f64
+    }
+
+    /// How often each command ran per operation, those that scripts call included.
+    pub(crate) fn each_per(&self, operations: usize) -> BTreeMap<&str, f64> {
+        let per = |calls: u64| round(calls as f64 / operations.max(1) as f64);
+        let calls = self.calls.iter();
+        calls.map(|(name, &calls)| (&**name, per(calls))).collect()
     }
 
     /// How often this command ran.

@@ -28,9 +28,10 @@ pub(crate) struct Candidate<'a> {
 }
 
 /// A round of a candidate.
-struct Round {
-    per_s: f64,
-    cpu_us: f64,
+pub(crate) struct Round {
+    pub(crate) per_s: f64,
+    /// Of the server, for each pair.
+    pub(crate) cpu_us: f64,
     commands: f64,
     scripts: f64,
 }
@@ -184,7 +185,8 @@ pub(crate) fn rates(
     names.zip(found.into_iter().map(median)).collect()
 }
 
-fn measure(
+/// The same, with what the server did meanwhile.
+pub(crate) fn measure(
     effort: &Effort,
     server: &Server,
     candidates: &mut [Candidate<'_>],
