@@ -294,14 +294,6 @@ macro_rules! on_each_store {
                 super::$test($crate::backends::On::Redis).await;
             })*
         }
-    };
-}
-pub(crate) use on_each_store;
-
-/// The same with those for small records.
-macro_rules! on_each_small_store {
-    ($($test:ident),* $(,)?) => {
-        $crate::backends::on_each_store! { $($test),* }
 
         #[cfg(feature = "zookeeper")]
         mod zookeeper {
@@ -312,4 +304,4 @@ macro_rules! on_each_small_store {
         }
     };
 }
-pub(crate) use on_each_small_store;
+pub(crate) use on_each_store;

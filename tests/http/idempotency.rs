@@ -28,12 +28,12 @@ use tower_lock::{
 };
 
 use crate::{
-    backends::{Backend, On, on_each_small_store},
+    backends::{Backend, On, on_each_store},
     flaky::Flaky,
     support::{Stage, soon, until},
 };
 
-on_each_small_store! {
+on_each_store! {
     the_response_is_replayed_from_any_instance,
     another_payload_is_refused,
     a_request_at_work_is_not_run_twice,
