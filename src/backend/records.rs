@@ -2,9 +2,9 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use super::{AcquireRequest, DynLease, LockBackend, Scope, erased::erase};
+use super::{AcquireRequest, DynLease, LockBackend, Mode, Scope, erased::erase};
 use crate::{
-    error::BackendError,
+    error::{BackendError, BackendErrorKind},
     key::LockKey,
     record::{Opening, Record, RecordLimits, RecordStore, Save},
 };
@@ -90,6 +90,23 @@ impl<L> Found<L> {
                 previous,
             },
         }
+    }
+}
+
+impl AcquireRequest {
+    /// Whether a store of these limits can be asked for this, with records.
+    pub(crate) fn may_load(
+        &self,
+        limits: &RecordLimits,
+        open: Option<&Opening>,
+    ) -> Result<(), BackendError> {
+        if self.mode == Mode::Shared {
+            return Err(BackendError::new(
+                BackendErrorKind::Unsupported,
+                "a record is for one holder: the request has to be exclusive",
+            ));
+        }
+        open.map_or(Ok(()), |open| limits.check(&open.bytes, open.ttl))
     }
 }
 

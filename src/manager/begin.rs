@@ -373,20 +373,24 @@ impl Shared {
                     && error.kind() != BackendErrorKind::Lost
                     && Instant::now() + delay < until
             });
+            let mut ends = !again;
             if let Err(error) = &result {
-                if !again {
-                    not_saved(&save, error);
-                } else if (Instant::now() >= less_from || !error.is_retryable())
+                let is_late = Instant::now() >= less_from || !error.is_retryable();
+                if error.kind() != BackendErrorKind::Lost
+                    && (ends || is_late)
                     && let Some(less) = less.take()
                 {
                     save.outcome = less;
+                    ends = false;
+                } else if ends {
+                    not_saved(&save, error);
                 }
             }
             if let Some(tell) = tell.take() {
                 // Its caller may be gone.
                 let _ = tell.send(result);
             }
-            if !again {
+            if ends {
                 return;
             }
             sleep(delay.mul_f64(0.5 + fastrand::f64())).await;
@@ -419,7 +423,7 @@ fn not_saved(save: &Save, error: &BackendError) {
         target: "tower_lock",
         namespace = save.key.namespace(),
         kind = ?error.kind(),
-        "how a request ended could not be saved; a repeated one finds that it was begun"
+        "how a request ended could not be saved; others find that it was begun, or nothing"
     );
 }
 

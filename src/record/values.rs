@@ -128,6 +128,15 @@ impl Opening {
         self
     }
 
+    /// Whether an orphan of these bytes, which another left, is returned instead of a grant.
+    pub(crate) fn keeps(&self, orphan: &Bytes) -> bool {
+        match self.orphans {
+            Orphans::Replace => false,
+            Orphans::ReplaceEqual => *orphan != self.bytes,
+            Orphans::Keep => true,
+        }
+    }
+
     /// Sets for whom a result is.
     #[must_use]
     pub fn with_results(mut self, results: Results) -> Self {

@@ -125,7 +125,7 @@ mod tests {
             .headers
             .insert("etag", HeaderValue::from_static("\"7\""));
         Shared {
-            made: SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123),
+            made: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
             fresh: Duration::from_secs(60),
             response,
         }

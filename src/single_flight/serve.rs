@@ -260,8 +260,9 @@ impl Visit {
         };
         let is_kept = kept.is_some();
         let (outcome, less) = match kept {
-            Some(kept) => (kept, Some(pass)),
             // What is stale is served on.
+            Some(kept) if lead.in_background => (kept, None),
+            Some(kept) => (kept, Some(pass)),
             None if landing == Landing::Failed || lead.in_background => (Outcome::Forget, None),
             None => (pass, None),
         };

@@ -148,7 +148,7 @@ impl LockingRecordStore for EtcdBackend {
         open: Option<&Opening>,
     ) -> Result<Loaded<EtcdLease>, BackendError> {
         check(request)?;
-        save::check(request, open)?;
+        request.may_load(&self.limits(), open)?;
         acquire::acquire_or_load(&self.client, request, open).await
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::trouble::Trouble;
 use crate::{
     lease::FencingToken,
-    record::{Opening, Orphans, Outcome, Record, RecordState, Results, Save},
+    record::{Opening, Outcome, Record, RecordState, Results, Save},
 };
 
 /// What stands in a record:
@@ -249,12 +249,7 @@ impl Kept {
         let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
             return None;
         };
-        let stays = match open.orphans {
-            Orphans::Replace => false,
-            _ if owner == by => false,
-            Orphans::ReplaceEqual => *bytes != open.bytes,
-            Orphans::Keep => true,
-        };
+        let stays = owner != by && open.keeps(bytes);
         if stays { self.record() } else { None }
     }
 
@@ -395,6 +390,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::record::Orphans;
     use crate::{key::LockKey, lease::OwnerToken};
 
     const LONG: Duration = Duration::from_secs(600);

@@ -14,11 +14,11 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    backend::{AcquireRequest, Mode},
+    backend::Mode,
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::Loss,
-    record::{Opening, Outcome, Record, RecordLimits, Save},
+    record::{Outcome, Record, RecordLimits, Save},
 };
 
 /// A server takes requests of 1.5 MiB, and one may hold two records: the open one, and the orphan
@@ -29,17 +29,6 @@ const MAX_TTL: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3
 
 pub(super) fn limits() -> RecordLimits {
     RecordLimits::new(MAX_BYTES, MAX_TTL)
-}
-
-/// Whether this can be asked for.
-pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<(), BackendError> {
-    if request.mode == Mode::Shared {
-        return Err(BackendError::new(
-            BackendErrorKind::Unsupported,
-            "a record is for one holder: the request has to be exclusive",
-        ));
-    }
-    open.map_or(Ok(()), |open| limits().check(&open.bytes, open.ttl))
 }
 
 pub(super) async fn load(client: &Client, key: &LockKey) -> Result<Option<Record>, Trouble> {

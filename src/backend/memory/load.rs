@@ -15,7 +15,7 @@ use super::{
     wait::{Look, Stand, Waiting, leave, stand, superseded},
 };
 use crate::{
-    backend::{AcquireRequest, Found, Mode},
+    backend::{AcquireRequest, Found},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
     lease::{FencingToken, Lease as _},
@@ -45,16 +45,6 @@ pub(super) struct Place {
 
 pub(super) fn limits() -> RecordLimits {
     RecordLimits::new(LIMITS.0, LIMITS.1)
-}
-
-pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<(), BackendError> {
-    if request.mode == Mode::Shared {
-        return Err(BackendError::new(
-            BackendErrorKind::Unsupported,
-            "a record is for one holder: the request has to be exclusive",
-        ));
-    }
-    open.map_or(Ok(()), |open| limits().check(&open.bytes, open.ttl))
 }
 
 impl Table {

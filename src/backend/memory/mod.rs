@@ -266,7 +266,7 @@ impl LockingRecordStore for MemoryBackend {
         request: &AcquireRequest,
         open: Option<&Opening>,
     ) -> Result<Found<MemoryLease>, BackendError> {
-        load::check(request, open)?;
+        request.may_load(&self.limits(), open)?;
         match self.table.acquire_or_load(request, open) {
             load::Asked::Ended(result) => result,
             load::Asked::Queued(place) => load::wait(&self.table, request, open, place).await,

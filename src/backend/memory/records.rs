@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     key::LockKey,
     lease::{FencingToken, OwnerToken},
-    record::{Opening, Orphans, Record, RecordState, Results},
+    record::{Opening, Record, RecordState, Results},
 };
 
 /// What a record costs beside its bytes, about.
@@ -112,12 +112,7 @@ impl Kept {
         let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
             return None;
         };
-        let stays = match open.orphans {
-            Orphans::Replace => false,
-            _ if owner == by => false,
-            Orphans::ReplaceEqual => *bytes != open.bytes,
-            Orphans::Keep => true,
-        };
+        let stays = owner != by && open.keeps(bytes);
         stays.then(|| Record::new(RecordState::Open, self.token, bytes.clone()))
     }
 

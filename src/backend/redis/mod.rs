@@ -151,7 +151,7 @@ impl LockingRecordStore for RedisBackend {
         request: &AcquireRequest,
         open: Option<&Opening>,
     ) -> Result<Found<RedisLease>, BackendError> {
-        record::check(request, open)?;
+        request.may_load(&self.limits(), open)?;
         acquire::acquire_or_load(&self.client, request, open).await
     }
 

@@ -17,10 +17,9 @@ use super::{
     undo::TOMBSTONE_MS,
 };
 use crate::{
-    backend::{AcquireRequest, Mode},
     error::{BackendError, BackendErrorKind},
     key::LockKey,
-    record::{Opening, Outcome, Record, RecordLimits, Save},
+    record::{Outcome, Record, RecordLimits, Save},
 };
 
 /// Larger ones would make everybody else at the server wait.
@@ -29,17 +28,6 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) fn limits() -> RecordLimits {
     RecordLimits::new(MAX_BYTES, MAX_TTL)
-}
-
-/// Whether this can be asked for.
-pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<(), BackendError> {
-    if request.mode == Mode::Shared {
-        return Err(BackendError::new(
-            BackendErrorKind::Unsupported,
-            "a record is for one holder: the request has to be exclusive",
-        ));
-    }
-    open.map_or(Ok(()), |open| limits().check(&open.bytes, open.ttl))
 }
 
 pub(super) async fn load(client: &Client, key: &LockKey) -> Result<Option<Record>, Trouble> {

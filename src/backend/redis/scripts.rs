@@ -28,12 +28,12 @@
 //!
 //! 7. *A record changes in the moment of its lock.* `open` writes one where it grants, or takes the
 //!    offer of, `K`; `save` where it found `K` absent or the saver's. No other script of a grant
-//!    names `D`, so nobody is granted the key by `open` under a result: the script that grants has
-//!    just looked (R4, R5).
+//!    names `D`, so nobody is granted the key by `open` under a result that is for it (12): the
+//!    script that grants has just looked (R4, R5).
 //! 8. *The token in `D` never falls* while `D` lives: a grant writes the token that it has drawn,
 //!    which is higher than all before (4), and `save` refuses one that is lower than what it finds.
-//!    A grant that replaces an orphan and is then forgotten leaves its token; one that is undone
-//!    was never heard of, and puts the orphan back.
+//!    A grant that replaces an orphan or a result and is then forgotten leaves its token; one that is
+//!    undone was never heard of: it puts an orphan back, and of a result the token.
 //! 9. *A stale holder writes neither before nor over its successor.* Let A's lease end, and B be
 //!    granted the key by `open`, so that B's token is higher (4). From the offer or grant until B
 //!    gives the key back, or its own lease ends, `K` names B, so A's `save` finds another there and
@@ -50,7 +50,7 @@
 //!     `Q` in the moment in which the result is there, and tells their processes. Who asks later
 //!     finds the result. A message that is lost delays until the patrol finds the queue empty (4).
 //! 12. *A result for those who wait is theirs by its token.* Whoever has to wait is told the token
-//!     that is held then, and a result of that token or a higher one was saved after it began to
+//!     that is held then, or its ticket, and a result of that token or a higher one was saved after it began to
 //!     wait (4): by whom it waited for, or a later holder. A grant that takes the place of a result
 //!     keeps it inside its own record, for those who were woken by the `save` and have not looked;
 //!     a newcomer waits for a higher token, so it takes neither for its own (R4, R5).

@@ -15,7 +15,7 @@ use zookeeper_client::Stat;
 
 use crate::{
     lease::{FencingToken, OwnerToken},
-    record::{Opening, Orphans, Record, RecordState, Results},
+    record::{Opening, Record, RecordState, Results},
 };
 
 /// The longest result that an open record keeps which takes its place: few look for it there.
@@ -201,12 +201,7 @@ impl Kept {
         let (What::Open { owner, bytes, .. }, Some(open)) = (&self.what, open) else {
             return None;
         };
-        let stays = match open.orphans {
-            Orphans::Replace => false,
-            _ if owner == by => false,
-            Orphans::ReplaceEqual => *bytes != open.bytes,
-            Orphans::Keep => true,
-        };
+        let stays = owner != by && open.keeps(bytes);
         stays.then(|| Record::new(RecordState::Open, self.token, bytes.clone()))
     }
 
@@ -254,8 +249,10 @@ impl Kept {
                     let before = &Before::Nothing;
                     Leaves::Data(open(Some(*token), left, owner, before, bytes))
                 }
-                Before::Result(token, _, bytes) => Leaves::Data(closed(*token, left, bytes)),
-                Before::Fence(token) => Leaves::Data(fence(*token, left)),
+                // Written again, a result would be new to those who came after it.
+                Before::Result(token, ..) | Before::Fence(token) => {
+                    Leaves::Data(fence(*token, left))
+                }
             },
             What::Open {
                 owner,
@@ -326,6 +323,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::record::Orphans;
 
     const NOW: i64 = 1_700_000_000_000;
 

@@ -174,7 +174,7 @@ impl LockingRecordStore for ZooKeeperBackend {
         request: &AcquireRequest,
         open: Option<&Opening>,
     ) -> Result<Found<ZooKeeperLease>, BackendError> {
-        record::check(request, open)?;
+        request.may_load(&self.limits(), open)?;
         self.check(request)?;
         acquire::acquire_or_load(&self.client, request, open).await
     }

@@ -15,10 +15,9 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    backend::{AcquireRequest, Mode},
-    error::{BackendError, BackendErrorKind},
+    error::BackendError,
     key::LockKey,
-    record::{Opening, Outcome, Record, RecordLimits, Save},
+    record::{Outcome, Record, RecordLimits, Save},
 };
 
 /// Servers take a megabyte at a time, and an open record that has taken the place of another holds
@@ -28,17 +27,6 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(super) fn limits() -> RecordLimits {
     RecordLimits::new(MAX_BYTES, MAX_TTL)
-}
-
-/// Whether this can be asked for.
-pub(super) fn check(request: &AcquireRequest, open: Option<&Opening>) -> Result<(), BackendError> {
-    if request.mode == Mode::Shared {
-        return Err(BackendError::new(
-            BackendErrorKind::Unsupported,
-            "a record is for one holder: the request has to be exclusive",
-        ));
-    }
-    open.map_or(Ok(()), |open| limits().check(&open.bytes, open.ttl))
 }
 
 pub(super) async fn load(client: &Client, key: &LockKey) -> Result<Option<Record>, Trouble> {

@@ -35,8 +35,8 @@ local function granted(token)
   local before, stood, owner, at = '', nil, nil, nil
   stood, owner, before, at = read_open(value)
   if closed then
-    -- For those who waited, and have not looked yet.
-    before = #value <= 256 and value or 'f ' .. string.match(value, '^c (%d+) ') .. ' '
+    -- For those who waited, and have not looked yet: up to 256 bytes, and a head.
+    before = #value <= 280 and value or 'f ' .. string.match(value, '^c (%d+) ') .. ' '
   elseif not stood then
     before = value or ''
   elseif owner ~= mine then
@@ -97,5 +97,6 @@ end
 local answer = ask(me, ARGV[6] ~= '' and ARGV[6] or nil)
 if type(answer) == 'string' then return granted(answer) end
 local _, _, held = holder()
-answer[6], answer[7] = value or '', held or ''
+-- Of a foreign holder nothing is known: its own ticket is below every token to come, too.
+answer[6], answer[7] = value or '', held or answer[3]
 return answer

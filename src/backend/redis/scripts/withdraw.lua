@@ -7,7 +7,9 @@ if opener == mine then
   if before == '' then
     redis.call('DEL', KEYS[5])
   else
-    redis.call('SET', KEYS[5], before, 'KEEPTTL')
+    -- A result would last too long, and be new to those who came after it: its token stays.
+    local result = string.match(before, '^c (%d+) ')
+    redis.call('SET', KEYS[5], result and 'f ' .. result .. ' ' or before, 'KEEPTTL')
   end
 elseif opener then
   -- Its lease had ended, and another took it for an orphan: to nobody else. Its token stays, for
