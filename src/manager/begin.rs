@@ -66,8 +66,8 @@ impl Beginning {
     }
 
     /// Leaves this, and releases the lock in the same step. Where the store fails it is tried again
-    /// for as long as the lease lasts, and then with `less`; the outcome of the first attempt is
-    /// returned.
+    /// for as long as the lease lasts, from half of that on with `less`; the outcome of the first
+    /// attempt is returned.
     ///
     /// # Cancellation safety
     ///
