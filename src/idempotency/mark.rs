@@ -5,6 +5,8 @@ use http::{
     header::{ACCESS_CONTROL_EXPOSE_HEADERS, ORIGIN},
 };
 
+use crate::web::list;
+
 /// The header that a replayed response has, with the value `true`, and no other.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -31,13 +33,8 @@ pub fn mark_replayed(request: &HeaderMap, response: &mut HeaderMap) {
 }
 
 fn exposes_mark(response: &HeaderMap) -> bool {
-    let exposed = response.get_all(ACCESS_CONTROL_EXPOSE_HEADERS).iter();
-    exposed
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .any(|name| {
-            name.trim_ascii()
-                .eq_ignore_ascii_case(b"idempotent-replayed")
-        })
+    list::names(response, ACCESS_CONTROL_EXPOSE_HEADERS)
+        .any(|name| name.eq_ignore_ascii_case(b"idempotent-replayed"))
 }
 
 #[cfg(test)]

@@ -73,8 +73,7 @@ impl Visit {
             // Without a key, or within a layer of the same key, which does all of it.
             Ok(LockKeys::Skip | LockKeys::One(_)) => {
                 let request = Request::from_parts(parts, RequestBody::streaming(body));
-                let response = pass(inner, request).await?;
-                return Ok(response.map(ResponseBody::inner));
+                return pass(inner, request).await;
             }
             Ok(LockKeys::Many(_)) => {
                 let rejection = KeyRejection::misconfigured("an idempotency key is one key");

@@ -17,8 +17,7 @@ use super::serve::{Settings, Visit};
 use crate::{
     error::BoxError,
     key::KeyExtractor,
-    policy::OnDisconnect,
-    route::{Progress, Work, pass},
+    route::{Work, pass},
     web::{RequestBody, ResponseBody},
 };
 
@@ -79,18 +78,17 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let inner = self.inner.clone();
         if !self.settings.route.methods.matches(request.method()) {
-            let passed = pass(inner, request.map(RequestBody::streaming));
-            let work = async move { Ok(passed.await?.map(ResponseBody::inner)) };
-            return IdempotencyFuture(Work::new(work, None));
+            return IdempotencyFuture(Work::attached(pass(
+                inner,
+                request.map(RequestBody::streaming),
+            )));
         }
-        let detaches = self.settings.policy.lock().on_disconnect() == OnDisconnect::Detach;
-        let progress = Arc::<Progress>::default();
-        let visit = Visit {
-            settings: self.settings.clone(),
-            progress: progress.clone(),
-        };
-        let work = visit.serve(self.key.clone(), inner, request);
-        IdempotencyFuture(Work::new(work, detaches.then_some(progress)))
+        let settings = self.settings.clone();
+        let on_disconnect = settings.policy.lock().on_disconnect();
+        IdempotencyFuture(Work::new(on_disconnect, |progress| {
+            let visit = Visit { settings, progress };
+            visit.serve(self.key.clone(), inner, request)
+        }))
     }
 }
 

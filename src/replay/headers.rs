@@ -5,6 +5,8 @@ use http::{
     header::{AGE, CONNECTION, CONTENT_LENGTH, DATE, SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE},
 };
 
+use crate::web::list;
+
 const fn name(name: &'static str) -> HeaderName {
     HeaderName::from_static(name)
 }
@@ -159,10 +161,8 @@ fn header(name: &str) -> HeaderName {
 
 /// What `connection` says is of this connection only (RFC 9110, section 7.6.1).
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    let values = headers.get_all(CONNECTION).iter();
-    values
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+    list::names(headers, CONNECTION)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
         .collect()
 }
 

@@ -16,7 +16,7 @@ use tower_service::Service;
 
 use crate::{
     manager::{HeldLock, LockGuard},
-    policy::OnLost,
+    policy::{OnDisconnect, OnLost},
     sync::lock,
     web::ResponseBody,
 };
@@ -25,12 +25,12 @@ use crate::{
 pub(crate) async fn pass<S, B, R>(
     mut inner: S,
     request: Request<B>,
-) -> Result<Response<R>, S::Error>
+) -> Result<Response<ResponseBody<R>>, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>>,
 {
     poll_fn(|cx| inner.poll_ready(cx)).await?;
-    inner.call(request).await
+    Ok(inner.call(request).await?.map(ResponseBody::inner))
 }
 
 /// What others know of a request on its way.
@@ -69,15 +69,28 @@ pub(crate) struct Work<R, E> {
 }
 
 impl<R: 'static, E: 'static> Work<R, E> {
-    /// With a `progress`, it is finished although its caller leaves.
-    pub(crate) fn new(
-        work: impl Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static,
-        progress: Option<Arc<Progress>>,
-    ) -> Self {
+    /// That ends where its caller leaves.
+    pub(crate) fn attached<F>(work: F) -> Self
+    where
+        F: Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static,
+    {
         Self {
             work: Some(Box::pin(work)),
-            detach: progress.map(|progress| (progress, finish_detached::<R, E> as _)),
+            detach: None,
         }
+    }
+
+    /// That is finished although its caller leaves, once it has begun, if it is to detach.
+    pub(crate) fn new<F>(on_disconnect: OnDisconnect, work: impl FnOnce(Arc<Progress>) -> F) -> Self
+    where
+        F: Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static,
+    {
+        let progress = Arc::<Progress>::default();
+        let mut this = Self::attached(work(progress.clone()));
+        if on_disconnect == OnDisconnect::Detach {
+            this.detach = Some((progress, finish_detached::<R, E> as _));
+        }
+        this
     }
 }
 

@@ -7,6 +7,8 @@ use http::{
     header::{AGE, CACHE_CONTROL, EXPIRES},
 };
 
+use crate::web::list;
+
 /// The directives of RFC 9111, section 5.2.2, that concern a shared cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CacheControl {
@@ -85,24 +87,12 @@ fn seconds(argument: Option<&[u8]>) -> u64 {
 
 /// Names and arguments: what stands between commas that are not quoted.
 fn directives(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-    let (mut quoted, mut escaped) = (false, false);
-    value
-        .split(move |byte| {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' if quoted => escaped = true,
-                b'"' => quoted = !quoted,
-                b',' => return !quoted,
-                _ => {}
-            }
-            false
-        })
-        .map(
-            |directive| match directive.iter().position(|byte| *byte == b'=') {
-                Some(at) => (directive[..at].trim_ascii(), Some(&directive[at + 1..])),
-                None => (directive.trim_ascii(), None),
-            },
-        )
+    list::split(value, b',').map(|directive| {
+        match directive.iter().position(|byte| *byte == b'=') {
+            Some(at) => (directive[..at].trim_ascii(), Some(&directive[at + 1..])),
+            None => (directive.trim_ascii(), None),
+        }
+    })
 }
 
 #[cfg(test)]

@@ -91,8 +91,7 @@ impl Visit {
         };
         // Within a layer that holds the same key, that one does all of it.
         let Some(key) = key.filter(|key| route.outer(&parts, key).is_none()) else {
-            let response = pass(inner, Request::from_parts(parts, body)).await?;
-            return Ok(response.map(ResponseBody::inner));
+            return pass(inner, Request::from_parts(parts, body)).await;
         };
         let terms = route.terms(&parts);
         let label = terms.route.clone();
@@ -100,8 +99,7 @@ impl Visit {
             Place::Refused(response) => Ok(response),
             Place::Runs(flight) => {
                 parts.extensions.insert(flight);
-                let response = pass(inner, Request::from_parts(parts, body)).await?;
-                Ok(response.map(ResponseBody::inner))
+                pass(inner, Request::from_parts(parts, body)).await
             }
             Place::Leads(beginning) => {
                 let lead = Lead {

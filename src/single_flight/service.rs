@@ -16,8 +16,7 @@ use super::{serve::Visit, settings::Settings};
 use crate::{
     error::BoxError,
     key::KeyExtractor,
-    policy::OnDisconnect,
-    route::{Progress, Work, pass},
+    route::{Work, pass},
     web::ResponseBody,
 };
 
@@ -79,18 +78,14 @@ where
         if !self.settings.route.methods.matches(request.method())
             || request.headers().contains_key(UPGRADE)
         {
-            let passed = pass(inner, request);
-            let work = async move { Ok(passed.await?.map(ResponseBody::inner)) };
-            return SingleFlightFuture(Work::new(work, None));
+            return SingleFlightFuture(Work::attached(pass(inner, request)));
         }
-        let detaches = self.settings.policy.lock().on_disconnect() == OnDisconnect::Detach;
-        let progress = Arc::<Progress>::default();
-        let visit = Visit {
-            settings: self.settings.clone(),
-            progress: progress.clone(),
-        };
-        let work = visit.serve(self.key.clone(), inner, request);
-        SingleFlightFuture(Work::new(work, detaches.then_some(progress)))
+        let settings = self.settings.clone();
+        let on_disconnect = settings.policy.lock().on_disconnect();
+        SingleFlightFuture(Work::new(on_disconnect, |progress| {
+            let visit = Visit { settings, progress };
+            visit.serve(self.key.clone(), inner, request)
+        }))
     }
 }
 

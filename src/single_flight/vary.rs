@@ -8,7 +8,10 @@ use http::{
 use sha2::{Digest as _, Sha256};
 
 use super::cache_control::wants_no_store;
-use crate::key::{LockKey, push_hex};
+use crate::{
+    key::{LockKey, push_hex},
+    web::list,
+};
 
 /// The headers of a request that tell two responses apart.
 #[derive(Clone, Debug, Default)]
@@ -64,10 +67,7 @@ impl VaryBy {
 
     /// Whether the key tells apart all that a response says it varies by.
     pub(super) fn covers(&self, response: &HeaderMap) -> bool {
-        let names = response.get_all(VARY).iter();
-        names
-            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-            .map(<[u8]>::trim_ascii)
+        list::names(response, VARY)
             .filter(|name| !name.is_empty())
             .all(|name| HeaderName::from_bytes(name).is_ok_and(|name| self.has(&name)))
     }

@@ -5,6 +5,7 @@
 //! a watch over a lock) and get back what goes to the client.
 
 pub(crate) mod grpc;
+pub(crate) mod list;
 mod method;
 pub(crate) mod prefer;
 pub mod problem;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::list::split;
 use crate::policy::Wait;
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
@@ -82,20 +83,6 @@ fn seconds(word: &[u8]) -> Option<u64> {
     Some(digits.iter().fold(0, |n: u64, digit| {
         n.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
     }))
-}
-
-/// The parts between separators that stand outside of quotes.
-fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let (mut quoted, mut escaped) = (false, false);
-    text.split(move |byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ => return !quoted && *byte == separator,
-        }
-        false
-    })
 }
 
 #[cfg(test)]
