@@ -38,7 +38,9 @@ impl<'h> Course<'h> {
     /// That hides nothing of a lock: only a history with [`What::Beat`] is judged so, and beats are
     /// written by a thread that asks for no lock and waits for no server. A lock that hangs leaves
     /// them alone.
-    pub(super) fn of(history: &'h History, stall: Nanos) -> Self {
+    ///
+    /// `stopped_by`: faults under which a process can do nothing, as if it were stopped.
+    pub(super) fn of(history: &'h History, stall: Nanos, stopped_by: &[String]) -> Self {
         let events = &history.events;
         let start = events.first().map_or(0, |event| event.at);
         let end = events.last().map_or(0, |event| event.at);
@@ -67,6 +69,11 @@ impl<'h> Course<'h> {
         }
         for (process, known) in &mut course.processes {
             let mut spans = stops.remove(process).unwrap_or_default();
+            let stopping = course.faults.iter().filter(|fault| {
+                fault.process.is_none_or(|of| of == *process)
+                    && stopped_by.iter().any(|name| name == fault.name)
+            });
+            spans.extend(stopping.map(|fault| (fault.from, fault.to)));
             known.stopped = Spans::of(spans.clone());
             spans.extend_from_slice(&stalls);
             known.away = Spans::of(spans);
@@ -74,12 +81,7 @@ impl<'h> Course<'h> {
         course
     }
 
-    fn add(
-        &mut self,
-        at: Nanos,
-        what: &'h What,
-        stops: &mut BTreeMap<u32, Vec<(Nanos, Nanos)>>,
-    ) {
+    fn add(&mut self, at: Nanos, what: &'h What, stops: &mut BTreeMap<u32, Vec<(Nanos, Nanos)>>) {
         match what {
             What::Stopped { process } => {
                 self.blows.push(at);

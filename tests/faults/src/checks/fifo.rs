@@ -121,9 +121,7 @@ fn overtaken(
     let (id, call) = (waiter.attempt.id, waiter.attempt.call);
     let kept = &view.rules.order_kept_under;
     if view.course.away(id.process, call, waiter.until)
-        || view
-            .course
-            .disturbed(id.process, call, waiter.until, kept)
+        || view.course.disturbed(id.process, call, waiter.until, kept)
     {
         found.figures.overtaken_excluded += 1;
         return;

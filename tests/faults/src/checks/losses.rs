@@ -12,8 +12,8 @@
 //! Excluded and counted is a holder whose process was stopped, dead or starved by the machine when
 //! it should have been told, from the moment that its own bound passed or the next was granted: no
 //! lock can tell a process that does not run. What such a holder does when it wakes is refused by
-//! the fence. One that woke just before has as long as the slack to be told. Being cut off excludes
-//! nobody: a holder's own clock tells it.
+//! the fence. One that woke just before has the slack too. Being cut off excludes nobody: a holder's
+//! own clock tells it.
 
 use super::{
     Found, Kind,
@@ -39,8 +39,7 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
         let due = holder.valid_until.min(next.at);
         let until = next.at.saturating_add(slack);
         let until = told.map_or(until, |told| told.min(until));
-        let from = due.saturating_sub(slack);
-        if !in_time && view.course.away(id.process, from, until) {
+        if !in_time && view.course.away(id.process, due, until) {
             found.figures.losses_excluded += 1;
             continue;
         }
@@ -49,8 +48,9 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
         let margin = next.at as i64 - told_at as i64;
         let smallest = found.figures.smallest_margin.get_or_insert(margin);
         *smallest = margin.min(*smallest);
-        let excused = holder.valid_until <= next.at && told_at <= next.at.saturating_add(slack);
-        if in_time || excused {
+        let knew = holder.valid_until <= next.at
+            || view.course.away(id.process, due.saturating_sub(slack), due);
+        if in_time || (knew && told_at <= next.at.saturating_add(slack)) {
             continue;
         }
         let text = format!(

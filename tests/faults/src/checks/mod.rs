@@ -33,6 +33,9 @@ pub(crate) struct Rules {
     pub(crate) own_order_slack: Nanos,
     /// The names of faults under which the order is kept, so that they exclude no waiter.
     pub(crate) order_kept_under: Vec<String>,
+    /// The names of faults under which a process can do nothing, as if it were stopped: its threads
+    /// are blocked.
+    pub(crate) stopped_by: Vec<String>,
     /// How much later than its wait an attempt may be answered.
     pub(crate) answer_slack: Nanos,
     /// How late a holder may be told of a loss, when its own `valid_until` has passed already: who
@@ -52,6 +55,7 @@ impl Default for Rules {
             order_slack: 250 * MS,
             own_order_slack: 50 * MS,
             order_kept_under: Vec::new(),
+            stopped_by: Vec::new(),
             answer_slack: 1_000 * MS,
             told_slack: 500 * MS,
             recovery: 10_000 * MS,
@@ -169,7 +173,7 @@ impl Found {
 
 /// Checks a history.
 pub(crate) fn check(history: &History, rules: &Rules) -> Found {
-    let course = Course::of(history, rules.stall);
+    let course = Course::of(history, rules.stall, &rules.stopped_by);
     let view = View::of(history, rules, &course);
     let mut found = Found {
         figures: view.figures(),

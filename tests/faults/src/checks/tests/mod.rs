@@ -1,1 +1,10 @@
-use super::*;
+//! Every check passes histories that are right and fails ones that are not, one mistake each.
+
+mod brute;
+mod model;
+mod mutants;
+mod orders;
+mod safety;
+mod script;
+mod speed;
+mod waits;

@@ -1,0 +1,256 @@
+//! The order of the queue, answers in time, recovery.
+
+use super::script::{MS, Script, rules};
+use crate::{
+    checks::{Kind, Rules},
+    history::What,
+};
+
+const A: (u32, u64) = (1, 0);
+const B: (u32, u64) = (2, 0);
+const C: (u32, u64) = (3, 0);
+
+/// A holds until 500; B waits from 100, C calls at that time, and is granted before B.
+fn overtaken(c: (u32, u64), calls: u64) -> Script {
+    Script::default()
+        .holds(0, 1, 500, A, 1)
+        .call(100, B, 5000)
+        .call(calls, c, 5000)
+        .granted(510, c, 2, 2000)
+        .releases(520, c)
+        .granted(530, B, 3, 2000)
+        .releases(540, B)
+}
+
+#[test]
+fn queue_jumped() {
+    let found = overtaken(C, 150).fails(&[Kind::Overtaken]);
+    assert_eq!(found.figures.overtakings, 1);
+    // Within the time that a request may take.
+    overtaken(C, 110).passes();
+    // Within one process, only as long as a task may take.
+    overtaken((2, 1), 110).fails(&[Kind::Overtaken]);
+    overtaken((2, 1), 104).passes();
+}
+
+#[test]
+fn who_did_not_stay_connected_may_lose_its_place() {
+    for script in [
+        overtaken(C, 150).stopped(2, 200, 300),
+        overtaken(C, 150).fault(Some(2), 200, 300),
+        overtaken(C, 150).fault(None, 200, 300),
+        overtaken(C, 150).fault(None, 50, 120),
+    ] {
+        let found = script.passes();
+        assert_eq!(found.figures.overtaken_excluded, 1);
+    }
+    overtaken(C, 150)
+        .fault(Some(3), 200, 300)
+        .fails(&[Kind::Overtaken]);
+    overtaken(C, 150)
+        .fault(None, 20, 60)
+        .fails(&[Kind::Overtaken]);
+    let fault = |healed| {
+        let name = "late".to_owned();
+        match healed {
+            false => What::Fault {
+                name,
+                process: None,
+            },
+            true => What::Healed {
+                name,
+                process: None,
+            },
+        }
+    };
+    overtaken(C, 150)
+        .at(200, fault(false))
+        .at(300, fault(true))
+        .fails(&[Kind::Overtaken]);
+}
+
+/// Nobody knows in which order they arrived when the machine stood still in between.
+#[test]
+fn a_machine_that_stood_still_makes_no_order() {
+    let beats = |script: Script| script.beats(0, 100).beats(450, 600);
+    let found = beats(
+        Script::default()
+            .holds(0, 1, 500, A, 1)
+            .call(100, B, 5000)
+            .call(460, C, 5000)
+            .granted(510, C, 2, 2000)
+            .releases(520, C)
+            .granted(530, B, 3, 2000)
+            .releases(540, B),
+    )
+    .passes();
+    assert_eq!(found.figures.stalled, 350 * MS);
+}
+
+#[test]
+fn overtaken_until_its_time_is_over() {
+    let script = |ends: u64| {
+        Script::default()
+            .holds(0, 1, 500, A, 1)
+            .call(100, B, 900)
+            .call(200, C, 5000)
+            .granted(510, C, 2, 2000)
+            .releases(520, C)
+            .refused(ends, B)
+    };
+    script(1001).fails(&[Kind::Overtaken]);
+    // Refused for another reason: nobody knows whether it waited.
+    script(990).passes();
+    // A try waits for nobody, and is overtaken by nobody.
+    Script::default()
+        .holds(0, 1, 500, A, 1)
+        .call(100, B, 0)
+        .refused(101, B)
+        .holds(200, 510, 520, C, 2)
+        .passes();
+}
+
+#[test]
+fn a_try_jumps_no_queue() {
+    Script::default()
+        .holds(0, 1, 500, A, 1)
+        .call(100, B, 5000)
+        .call(505, C, 0)
+        .granted(510, C, 2, 2000)
+        .releases(520, C)
+        .granted(530, B, 3, 2000)
+        .releases(540, B)
+        .fails(&[Kind::Overtaken]);
+}
+
+#[test]
+fn waiter_forgotten() {
+    let script = || {
+        Script::default()
+            .holds(0, 1, 500, A, 1)
+            .call(100, B, 1000)
+            .beats(0, 3000)
+    };
+    script().fails(&[Kind::NeverAnswered]);
+    // Its process ended before its time was over.
+    script().at(400, What::Killed { process: 2 }).passes();
+    script().at(400, What::Drains { process: 2 }).passes();
+    // It did not.
+    script()
+        .at(1500, What::Killed { process: 2 })
+        .fails(&[Kind::NeverAnswered]);
+    script().refused(1100, B).passes();
+}
+
+#[test]
+fn wait_outlives_its_time() {
+    let script = |ends: u64| {
+        Script::default()
+            .holds(0, 1, 5000, A, 1)
+            .call(100, B, 1000)
+            .refused(ends, B)
+    };
+    script(1300).passes();
+    script(1301).fails(&[Kind::Overdue]);
+    // Its timers did not run.
+    script(1800).stopped(2, 500, 1100).passes();
+    script(1801).stopped(2, 1000, 1500).fails(&[Kind::Overdue]);
+    // Another process was stopped.
+    script(1800).stopped(3, 500, 1100).fails(&[Kind::Overdue]);
+    // Nothing at all ran, but for what its silence does not show.
+    script(1800).beats(0, 500).beats(1100, 1900).passes();
+    script(1800).fails(&[Kind::Overdue]);
+    script(1800).beats(0, 1900).fails(&[Kind::Overdue]);
+    // A grant that comes too late, and one whose caller had long to go.
+    let late = |what: Script| what.fails(&[Kind::Overdue]);
+    late(
+        Script::default()
+            .call(0, A, 0)
+            .granted(201, A, 1, 1000)
+            .releases(300, A),
+    );
+    late(Script::default().call(0, A, 1000).cancelled(1500, A));
+}
+
+#[test]
+fn blocked_threads_are_a_stop() {
+    let fault = |at: u64, script: Script| {
+        let name = "blocked".to_owned();
+        let process = Some(2);
+        script.at(at, What::Fault { name, process })
+    };
+    let healed = |at: u64, script: Script| {
+        let name = "blocked".to_owned();
+        let process = Some(2);
+        script.at(at, What::Healed { name, process })
+    };
+    let script = Script::default()
+        .holds(0, 1, 5000, A, 1)
+        .call(100, B, 1000)
+        .refused(1800, B);
+    healed(1100, fault(500, script)).passes();
+}
+
+#[test]
+fn recovery() {
+    // Healed at 1000, granted at that time.
+    let script = |granted: u64| {
+        Script::default()
+            .fault(None, 100, 1000)
+            .call(200, B, 9000)
+            .granted(granted, B, 1, granted + 1000)
+            .releases(granted + 10, B)
+    };
+    let found = script(2900).passes();
+    assert_eq!(found.figures.longest_recovery, 1900 * MS);
+    let found = script(3500).fails(&[Kind::SlowRecovery]);
+    assert_eq!(found.figures.longest_recovery, 2500 * MS);
+    // A fault that begins again is measured by itself.
+    script(3500).fault(None, 2000, 2600).passes();
+    // One that goes on all the time.
+    script(3500)
+        .fault(Some(9), 900, 1500)
+        .fails(&[Kind::SlowRecovery]);
+}
+
+#[test]
+fn a_dead_lock_is_not_hidden_by_callers_that_give_up_and_come_again() {
+    let mut script = Script::default().fault(None, 0, 50);
+    for turn in 0..8 {
+        let name = (1 + turn as u32 % 2, turn);
+        script = script
+            .call(turn * 450, name, 500)
+            .refused(turn * 450 + 500, name);
+    }
+    script.fails(&[Kind::SlowRecovery]);
+    // Nobody waits in between: nobody could be served.
+    let mut script = Script::default().fault(None, 0, 50);
+    for turn in 0..8 {
+        let name = (1 + turn as u32 % 2, turn);
+        script = script
+            .call(turn * 600, name, 500)
+            .refused(turn * 600 + 500, name);
+    }
+    let found = script.passes();
+    assert_eq!(found.figures.longest_recovery, 450 * MS);
+}
+
+#[test]
+fn recovery_from_a_killed_holder() {
+    let script = |granted: u64| {
+        Script::default()
+            .call(0, A, 5000)
+            .granted(1, A, 1, 1000)
+            .call(10, B, 9000)
+            .at(100, What::Killed { process: 1 })
+            .granted(granted, B, 2, granted + 1000)
+            .releases(granted + 10, B)
+    };
+    script(2000).passes();
+    script(2200).fails(&[Kind::SlowRecovery]);
+    let patient = Rules {
+        recovery: 3000 * MS,
+        ..rules()
+    };
+    assert_eq!(script(2200).check_by(&patient).violations, []);
+}
