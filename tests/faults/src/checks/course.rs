@@ -241,10 +241,8 @@ impl Spans {
         self.spans.get(first).is_some_and(|span| span.0 <= to)
     }
 
-    /// The span that has this time.
-    pub(super) fn at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
-        let first = self.spans.partition_point(|span| span.1 < at);
-        self.spans.get(first).copied().filter(|span| span.0 <= at)
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Nanos, Nanos)> {
+        self.spans.iter().copied()
     }
 
     fn without(&self, mut from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {

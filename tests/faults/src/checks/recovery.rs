@@ -31,24 +31,27 @@ pub(super) fn check(view: &View<'_>, found: &mut Found) {
         let grants = key.attempts.iter().filter_map(|attempt| attempt.grant());
         let mut grants: Vec<_> = grants.map(|grant| grant.at).collect();
         grants.sort_unstable();
-        for (from, what) in &origins {
-            let next = grants.partition_point(|at| at <= from);
-            measure(view, key, &waits, (*from, what), grants.get(next), found);
+        for (from, over) in waits.iter() {
+            let first = origins.partition_point(|origin| origin.0 < from);
+            let met = origins[first..].iter();
+            for (at, what) in met.take_while(|origin| origin.0 < over) {
+                let next = grants.partition_point(|granted| granted <= at);
+                let span = (*at, over);
+                measure(view, key, span, what, grants.get(next), found);
+            }
         }
     }
 }
 
+/// `over`: when the key is waited for no more. `next`: when it is granted next.
 fn measure(
     view: &View<'_>,
     key: &Key<'_>,
-    waits: &Spans,
-    (from, what): (Nanos, &str),
+    (from, over): (Nanos, Nanos),
+    what: &str,
     next: Option<&Nanos>,
     found: &mut Found,
 ) {
-    let Some((_, over)) = waits.at(from).filter(|span| from < span.1) else {
-        return;
-    };
     let blow = view.course.next_blow(from).unwrap_or(Nanos::MAX);
     let granted = next.copied().unwrap_or(Nanos::MAX);
     let until = granted.min(over).min(blow);
@@ -72,7 +75,7 @@ fn measure(
     }
 }
 
-/// When to begin measuring, and why.
+/// When to begin measuring, in order, and why.
 fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
     let events = view.history.events.iter();
     events

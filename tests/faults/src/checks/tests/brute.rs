@@ -110,7 +110,8 @@ fn random(rng: &mut fastrand::Rng) -> (Vec<Hold>, Vec<Nanos>) {
             };
             Hold {
                 id: id((1, number as u64)),
-                token: 10 * number as u64
+                token: 1
+                    + 10 * number as u64
                     + if rng.u8(0..12) == 0 {
                         10
                     } else {

@@ -517,7 +517,7 @@ impl World {
             valid_until,
         });
         let holds = match self.rng.u8(0..10) {
-            0 => self.between(200, 700),
+            0 | 1 => self.between(200, 900),
             _ => self.between(5, 60),
         };
         let claims = self.between(0, 3);

@@ -18,7 +18,7 @@ fn long(attempts: u64, order: impl Fn(u64) -> u64) -> History {
         };
         let key = if number % 2 == 0 { 0 } else { number as u32 };
         let call = number * MS;
-        let at = (order(number) + 20) * MS;
+        let at = (order(number) + 200) * MS;
         let event = |at, what| Event { at, what };
         events.push(event(
             call,
