@@ -16,7 +16,8 @@ pub(super) struct Course<'h> {
 
 #[derive(Default)]
 struct Process {
-    stopped: Spans,
+    /// Stopped, or covered by a fault of its own.
+    unwell: Spans,
     /// Stopped, or the whole machine stood still.
     away: Spans,
     /// Killed, or ended by itself.
@@ -74,7 +75,10 @@ impl<'h> Course<'h> {
                     && stopped_by.iter().any(|name| name == fault.name)
             });
             spans.extend(stopping.map(|fault| (fault.from, fault.to)));
-            known.stopped = Spans::of(spans.clone());
+            let own = course.faults.iter();
+            let own = own.filter(|fault| fault.process == Some(*process));
+            let own = own.map(|fault| (fault.from, fault.to));
+            known.unwell = Spans::of(own.chain(spans.iter().copied()).collect());
             spans.extend_from_slice(&stalls);
             known.away = Spans::of(spans);
         }
@@ -156,10 +160,10 @@ impl<'h> Course<'h> {
         })
     }
 
-    /// The parts of this time in which the process was not stopped.
-    pub(super) fn alive(&self, process: u32, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
+    /// The parts of this time in which the process ran, and no fault of its own covered it.
+    pub(super) fn well(&self, process: u32, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
         match self.processes.get(&process) {
-            Some(known) => known.stopped.without(from, to),
+            Some(known) => known.unwell.without(from, to),
             None => vec![(from, to)],
         }
     }
@@ -179,6 +183,11 @@ impl<'h> Course<'h> {
         self.faults
             .iter()
             .any(|fault| fault.process.is_none() && fault.from <= at && at < fault.to)
+    }
+
+    /// When the process was killed, or ended.
+    pub(super) fn gone(&self, process: u32) -> Option<Nanos> {
+        self.processes.get(&process)?.gone
     }
 
     /// When a process stopped to be asked for answers: it was killed, or asked to end.

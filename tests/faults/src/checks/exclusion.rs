@@ -1,7 +1,7 @@
 //! No two holders of a key, both inside what they counted on.
 //!
 //! A holder believes in its lock from its grant to the earliest of its release, its loss, the end of
-//! its caller and the latest `valid_until` that it knew. Two such spans of one key that overlap are
+//! its caller or its process and the latest `valid_until` that it knew. Two such spans of one key that overlap are
 //! a double hold. Grants are written after the fact and ends before it, so a span is never longer
 //! than the belief was, and no double hold is claimed that was none. A stopped holder believes in
 //! nothing beyond its `valid_until`: what it does after that is the fence's matter.
@@ -11,42 +11,39 @@
 
 use super::{
     Found, Kind,
-    view::{Key, View},
+    view::{Held, Key, View},
 };
-use crate::history::{AttemptId, Grant};
 
 pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
-    let mut grants: Vec<(AttemptId, &Grant)> = key
-        .held
-        .iter()
-        .filter_map(|held| Some((held.id, held.grant?)))
-        // Written down when it was over already: nobody believed in it.
-        .filter(|(_, grant)| grant.at < grant.until())
-        .collect();
-    grants.sort_by_key(|(id, grant)| (grant.at, *id));
-    let mut longest: Option<(AttemptId, &Grant)> = None;
-    for (id, grant) in grants {
-        if let Some((first, earlier)) = longest
-            && grant.at < earlier.until()
+    // Otherwise it was written down when it was over already: nobody believed in it.
+    let believed = |held: &&Held<'_>| held.at < held.until;
+    let mut grants: Vec<&Held<'_>> = key.held.iter().filter(believed).collect();
+    grants.sort_by_key(|held| (held.at, held.id));
+    let mut longest: Option<&Held<'_>> = None;
+    for held in grants {
+        if let Some(earlier) = longest
+            && held.at < earlier.until
         {
             found.add(
                 Kind::DoubleHold,
                 key.key,
-                grant.at,
+                held.at,
                 format!(
-                    "key {}: {id} (token {}) was granted at {} while {first} (token {}, granted at {}) \
+                    "key {}: {} (token {}) was granted at {} while {} (token {}, granted at {}) \
                      held until {}",
                     key.key,
-                    grant.token,
-                    view.ms(grant.at),
+                    held.id,
+                    held.token,
+                    view.ms(held.at),
+                    earlier.id,
                     earlier.token,
                     view.ms(earlier.at),
-                    view.ms(earlier.until()),
+                    view.ms(earlier.until),
                 ),
             );
         }
-        if longest.is_none_or(|(_, earlier)| earlier.until() < grant.until()) {
-            longest = Some((id, grant));
+        if longest.is_none_or(|earlier| earlier.until < held.until) {
+            longest = Some(held);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Waiters of a key with [`Order::Fifo`] are served in the order in which they came.
 //!
 //! A waiter is overtaken by one that called later, by more than a slack, and was granted before it:
-//! with a lower token, and written down earlier, so that neither a repeated token nor a late line
-//! makes an inversion. A waiter that ran out of time is overtaken too, by everybody granted while it
+//! written down earlier, and with a lower token or with its hold over by then. The last is for tokens
+//! that come from places in the queue; the two together keep late lines from making an inversion. A waiter that ran out of time is overtaken too, by everybody granted while it
 //! waited. A try counts as overtaking: nobody jumps a queue.
 //!
 //! The slack is there because arrival at the server counts, not the line of the call: between two
@@ -30,13 +30,16 @@ struct Waiter<'h> {
     attempt: &'h Attempt,
     /// Granted before then, somebody was granted while it waited.
     until: Nanos,
-    token: Option<u64>,
+    /// The token that it was granted then, and whether it held at that time still.
+    granted: Option<(u64, bool)>,
 }
 
 struct Granted {
     id: AttemptId,
     call: Nanos,
     at: Nanos,
+    /// When its hold was over.
+    over: Nanos,
     token: u64,
 }
 
@@ -52,6 +55,7 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
                 id: attempt.id,
                 call: attempt.call,
                 at: grant.at,
+                over: grant.until(),
                 token: grant.token,
             })
         })
@@ -85,8 +89,11 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
 
 fn waiter<'h>(view: &View<'_>, attempt: &'h Attempt) -> Option<Waiter<'h>> {
     let over = attempt.call.saturating_add(attempt.wait);
-    let (until, token) = match attempt.outcome {
-        Outcome::Granted(grant) => (grant.at, Some(grant.token)),
+    let (until, granted) = match attempt.outcome {
+        Outcome::Granted(grant) => {
+            let held = grant.at < grant.valid_until;
+            (grant.at, Some((grant.token, held)))
+        }
         // It was in the queue until its time was over, but for what its last words took.
         Outcome::Refused { at, .. } if at >= over => {
             (over.saturating_sub(view.rules.order_slack), None)
@@ -96,7 +103,7 @@ fn waiter<'h>(view: &View<'_>, attempt: &'h Attempt) -> Option<Waiter<'h>> {
     (attempt.wait > 0).then_some(Waiter {
         attempt,
         until,
-        token,
+        granted,
     })
 }
 
@@ -108,7 +115,10 @@ fn overtook(view: &View<'_>, waiter: &Waiter<'_>, one: &Granted) -> bool {
     };
     one.id != waiter.attempt.id
         && view.course.ran(waiter.attempt.call, one.call) > slack
-        && waiter.token.is_none_or(|token| one.token < token)
+        && waiter.granted.is_none_or(|(token, held)| {
+            // A line so late that its lease was over may have been granted before.
+            one.token < token || (held && one.over <= waiter.until)
+        })
 }
 
 fn overtaken(
@@ -130,8 +140,8 @@ fn overtaken(
     let Some(one) = overtakers.first() else {
         return;
     };
-    let end = match waiter.token {
-        Some(token) => format!("granted token {token} at {}", view.ms(waiter.until)),
+    let end = match waiter.granted {
+        Some((token, _)) => format!("granted token {token} at {}", view.ms(waiter.until)),
         None => "refused when its time was over".to_owned(),
     };
     found.add(

@@ -9,6 +9,7 @@
 //!   arrive late;
 //! - never given back: any time after the last `valid_until` that its holder counted on, which also
 //!   bounds the case before (a release after the bound need not have been what ended it);
+//! - its process killed or ended: any time after that, as a server may see a connection end;
 //! - lost: any time after the `acquire`. The server may have ended it early and told later, or the
 //!   holder was told early; that the loss was told in time is a check of its own.
 //! - known by a claim at the storage only: any time after the `acquire`, as its bound is unknown.
@@ -33,7 +34,7 @@ use super::{
     Found, Kind,
     view::{Held, Key, View},
 };
-use crate::history::{AttemptId, End, Grant, Nanos};
+use crate::history::{AttemptId, End, Nanos};
 
 /// An `acquire` and its `end`.
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +89,14 @@ fn hold(held: &Held<'_>) -> Hold {
         token: held.token,
         call: held.call,
         granted: held.at,
-        ends: held.grant.map_or(held.call, |grant| ends(grant, held.call)),
+        ends: ends(held),
     }
 }
 
-fn ends(grant: &Grant, call: Nanos) -> Nanos {
-    match grant.ended {
-        Some(ended) if ended.how == End::Lost => call,
-        _ => grant.until(),
+fn ends(held: &Held<'_>) -> Nanos {
+    match held.grant {
+        Some(grant) if grant.ended.is_none_or(|ended| ended.how != End::Lost) => held.until,
+        _ => held.call,
     }
 }
 

@@ -9,7 +9,8 @@
 //! callers that give up and come again. So a schedule must leave gaps, and after its last fault it
 //! is measured in full.
 //!
-//! Not measured is what heals while another fault of everybody goes on: that one's end is measured.
+//! A waiter whose process is stopped, or covered by a fault of its own, is not live: it could not be
+//! served. Not measured is what heals while another fault of everybody goes on: that one's end is measured.
 //! Time in which the whole machine stood still does not count.
 
 use super::{
@@ -92,7 +93,7 @@ fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
         .collect()
 }
 
-/// When the attempt waited and its process ran.
+/// When the attempt waited and could be served.
 fn waits(view: &View<'_>, attempt: &Attempt) -> Vec<(Nanos, Nanos)> {
     if attempt.wait == 0 {
         return Vec::new();
@@ -103,5 +104,5 @@ fn waits(view: &View<'_>, attempt: &Attempt) -> Vec<(Nanos, Nanos)> {
         Outcome::Refused { at, .. } | Outcome::Cancelled { at } => *at,
         Outcome::Unknown => view.course.ends(process).unwrap_or(view.course.end),
     };
-    view.course.alive(process, attempt.call, until)
+    view.course.well(process, attempt.call, until)
 }

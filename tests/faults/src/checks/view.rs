@@ -29,6 +29,8 @@ pub(super) struct Held<'h> {
     /// It held by then.
     pub(super) at: Nanos,
     pub(super) token: u64,
+    /// Until when it believed that it held. Of a claim without a grant nobody knows.
+    pub(super) until: Nanos,
     pub(super) grant: Option<&'h Grant>,
 }
 
@@ -48,6 +50,7 @@ impl<'h> View<'h> {
                     call: attempt.call,
                     at: grant.at,
                     token: grant.token,
+                    until: until(grant, course.gone(attempt.id.process)),
                     grant: Some(grant),
                 });
             }
@@ -66,6 +69,7 @@ impl<'h> View<'h> {
                     call: attempt.call,
                     at: event.at,
                     token,
+                    until: event.at,
                     grant: None,
                 });
             }
@@ -108,6 +112,12 @@ impl<'h> View<'h> {
     pub(super) fn ms(&self, at: Nanos) -> Ms {
         Ms(at as i128 - i128::from(self.course.start))
     }
+}
+
+/// The dead believe in nothing.
+fn until(grant: &Grant, gone: Option<Nanos>) -> Nanos {
+    let until = grant.until();
+    gone.map_or(until, |gone| until.min(gone.max(grant.at)))
 }
 
 /// A time or a span for people.

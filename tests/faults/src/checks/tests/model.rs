@@ -77,7 +77,7 @@ pub(super) fn run(seed: u64, flaw: Option<Flaw>) -> History {
         events: Vec::new(),
         processes: BTreeMap::new(),
         attempts: BTreeMap::new(),
-        keys: (0..KEYS).map(|_| Queue::default()).collect(),
+        keys: (0..KEYS).map(|_| Queue::new()).collect(),
         rows: (0..KEYS).map(|_| Row::default()).collect(),
         asleep_until: 0,
     };
@@ -147,11 +147,21 @@ struct Client {
 }
 
 /// A key at the server.
-#[derive(Default)]
 struct Queue {
     holder: Option<(AttemptId, Nanos)>,
     waiters: VecDeque<AttemptId>,
+    /// The next one, or the one that is held.
     token: u64,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            holder: None,
+            waiters: VecDeque::new(),
+            token: 1,
+        }
+    }
 }
 
 /// A key at the storage.

@@ -330,6 +330,23 @@ fn loss_told_late() {
     }
 }
 
+/// A server may see that a connection has ended, and who is dead does nothing.
+#[test]
+fn the_dead_hold_nothing() {
+    script()
+        .call(0, A, 5000)
+        .granted(1, A, 1, 10_000)
+        .at(20, What::Killed { process: 1 })
+        .holds(3, 25, 40, B, 2)
+        .passes();
+    script()
+        .call(0, A, 5000)
+        .granted(1, A, 1, 10_000)
+        .holds(3, 15, 40, B, 2)
+        .at(20, What::Killed { process: 1 })
+        .fails(&[Kind::DoubleHold, Kind::NotLinearizable]);
+}
+
 #[test]
 fn who_left_while_it_held_has_given_it_back() {
     script()

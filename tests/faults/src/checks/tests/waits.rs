@@ -33,6 +33,20 @@ fn queue_jumped() {
     overtaken((2, 1), 104).passes();
 }
 
+/// Tokens of places in the queue, and the places are not kept.
+#[test]
+fn queue_jumped_with_tokens_of_places() {
+    Script::default()
+        .holds(0, 1, 500, A, 1)
+        .call(100, B, 5000)
+        .call(150, C, 5000)
+        .granted(510, C, 3, 2000)
+        .releases(520, C)
+        .granted(530, B, 2, 2000)
+        .releases(540, B)
+        .fails(&[Kind::Overtaken, Kind::NotLinearizable]);
+}
+
 #[test]
 fn who_did_not_stay_connected_may_lose_its_place() {
     for script in [
@@ -233,6 +247,22 @@ fn a_dead_lock_is_not_hidden_by_callers_that_give_up_and_come_again() {
     }
     let found = script.passes();
     assert_eq!(found.figures.longest_recovery, 450 * MS);
+}
+
+/// Only one waits, and it is cut off until 5000.
+#[test]
+fn who_is_cut_off_cannot_be_served() {
+    let script = |granted: u64| {
+        Script::default()
+            .call(0, A, 9000)
+            .fault(Some(1), 50, 5000)
+            .at(100, What::Killed { process: 2 })
+            .granted(granted, A, 1, granted + 1000)
+            .releases(granted + 10, A)
+    };
+    let found = script(5100).passes();
+    assert_eq!(found.figures.longest_recovery, 100 * MS);
+    script(7100).fails(&[Kind::SlowRecovery]);
 }
 
 #[test]
