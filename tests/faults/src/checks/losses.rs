@@ -50,7 +50,11 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
         *smallest = margin.min(*smallest);
         let knew = holder.valid_until <= next.at
             || view.course.away(id.process, due.saturating_sub(slack), due);
-        if in_time || (knew && told_at <= next.at.saturating_add(slack)) {
+        if in_time {
+            continue;
+        }
+        if knew && told_at <= next.at.saturating_add(slack) {
+            found.figures.losses_within_slack += 1;
             continue;
         }
         let text = format!(

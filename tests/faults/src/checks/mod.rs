@@ -126,6 +126,9 @@ pub(crate) struct Figures {
     pub(crate) unfenced_lost: u64,
     /// Holders that were told of a loss.
     pub(crate) losses: u64,
+    /// Holders that were told after the next grant, when their own bound had passed and within the
+    /// slack: late, and no violation.
+    pub(crate) losses_within_slack: u64,
     /// Successions after a holder that could not be told, as it was stopped or dead.
     pub(crate) losses_excluded: u64,
     /// From the loss to the next grant, at least. Negative: told too late.

@@ -287,6 +287,7 @@ fn losses_and_their_margin() {
     // Its bound had passed: a line may be a little late.
     let found = losing(170).passes();
     assert_eq!(found.figures.smallest_margin, Some(-20_000_000));
+    assert_eq!(found.figures.losses_within_slack, 1);
 }
 
 #[test]
