@@ -110,7 +110,7 @@ impl Cell {
             tasks: 8,
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
-            long: 10,
+            long: 50,
         }
     }
 

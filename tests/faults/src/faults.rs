@@ -169,6 +169,9 @@ impl Fault {
         let announced = "the servers announce themselves, so no proxy can stand before them";
         let one = "there is one server";
         match (self, backend) {
+            (Self::Calm | Self::StopClient | Self::KillServer, B::Naive) => Ok(()),
+            (Self::Calm | Self::StopClient | Self::Empty, B::NaiveRedLock) => Ok(()),
+            (_, B::Naive | B::NaiveRedLock) => Err("it is there to be found broken"),
             (Self::KillClient | Self::Drain, B::Memory) => Err(alone),
             (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),
             (Self::KillConnections, B::Redis | B::Sentinel | B::Cluster | B::RedLock) => Ok(()),

@@ -9,6 +9,7 @@ use std::{
 
 use crate::{
     args::Args,
+    checks::Kind,
     cell::{Cell, Outcome},
 };
 
@@ -78,12 +79,27 @@ fn list(args: &Args) -> ExitCode {
 }
 
 fn tell(outcome: &Outcome) {
-    let found = &outcome.found;
+    let figures = &outcome.found.figures;
+    let count = |kind| outcome.found.count(kind);
+    let tokens = count(Kind::TokenInversion) + count(Kind::TokenRepeat);
+    let corrupt = count(Kind::Corrupt) + count(Kind::LostUpdate) + count(Kind::WrongRefusal);
     println!(
-        "{}: {:.1?}, {} rounds; {found}",
+        "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
+         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, margin {:?}), \
+         {} overtaken, recovery {} ms",
         outcome.cell.name(),
         outcome.took,
         outcome.rounds,
+        figures.attempts,
+        figures.grants,
+        count(Kind::DoubleHold),
+        figures.stale_writes_refused,
+        figures.unfenced_lost,
+        figures.losses,
+        count(Kind::LossLate),
+        figures.smallest_margin.map(|margin| margin / 1_000_000),
+        count(Kind::Overtaken),
+        figures.longest_recovery / 1_000_000,
     );
     for wrong in outcome.wrong.iter().take(20) {
         println!("    {wrong}");

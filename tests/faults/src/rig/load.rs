@@ -197,10 +197,12 @@ impl Source {
         } else {
             HOT + rng.u32(0..COLD)
         };
-        // The first one has a long queue, and so arrival order is seen.
-        let holds = match rng.u32(0..1000) {
-            long if long < self.load.long => self.ttl.mul_f32(1.5),
-            _ if key == 0 => Duration::from_millis(rng.u64(10..40)),
+        let holds = match key {
+            // It has a long queue, and so arrival order is seen.
+            0 => Duration::from_millis(rng.u64(10..40)),
+            1 => Duration::from_millis(rng.u64(0..8)),
+            // Only by renewals.
+            _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(1.5),
             _ => Duration::from_millis(rng.u64(0..8)),
         };
         let patience = match rng.u32(0..10) {

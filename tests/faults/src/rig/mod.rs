@@ -66,7 +66,7 @@ pub(crate) struct Load {
     pub(crate) cancels: u32,
     /// Whether any process may expect its place in the queue to be kept.
     pub(crate) fifo: bool,
-    /// Of a thousand holders, how many hold for longer than the ttl.
+    /// Of a thousand holders of a key that is not the hottest, how many hold for longer than the ttl.
     pub(crate) long: u32,
 }
 

@@ -20,7 +20,15 @@ pub(crate) struct Needs {
 }
 
 /// A restart keeps what was written, as far as Redis keeps it.
-const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+const DURABLE: [&str; 6] = [
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "always",
+    // Its directory is one, which a fault takes away.
+    "--enable-protected-configs",
+    "yes",
+];
 
 impl Stage {
     pub(crate) fn begin(backend: Backend, needs: Needs) -> Self {

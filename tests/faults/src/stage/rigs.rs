@@ -4,6 +4,11 @@ use std::{
     env, fs,
     path::PathBuf,
     process::Command,
+    sync::{
+        Arc, Mutex,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread,
     time::Duration,
 };
 
@@ -18,6 +23,9 @@ use crate::{
 /// How long a process may take to begin and to end. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often the harness says that it is awake.
+const BEAT: Duration = Duration::from_millis(50);
+
 /// All processes that there are and were, and what the harness itself knows of them.
 pub(crate) struct Rigs {
     dir: ScratchDir,
@@ -28,6 +36,32 @@ pub(crate) struct Rigs {
     places: Vec<Option<Rig>>,
     started: u32,
     events: Vec<Event>,
+    beats: Beats,
+}
+
+/// Writes down that the harness was awake.
+struct Beats {
+    events: Arc<Mutex<Vec<Event>>>,
+    /// Dropped at the end.
+    _end: Sender<()>,
+}
+
+impl Beats {
+    fn begin() -> Self {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (end, ended) = channel();
+        thread::spawn({
+            let events = events.clone();
+            move || {
+                while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+                    let (at, what) = (now(), What::Beat);
+                    let event = Event { at, what };
+                    events.lock().expect("no panic").push(event);
+                }
+            }
+        });
+        Self { events, _end: end }
+    }
 }
 
 /// One process.
@@ -49,6 +83,7 @@ impl Rigs {
             places: (0..places).map(|_| None).collect(),
             started: 0,
             events: Vec::new(),
+            beats: Beats::begin(),
         }
     }
 
@@ -186,6 +221,7 @@ impl Rigs {
     pub(crate) fn history(&self) -> Result<Vec<Event>, String> {
         let mut events = self.events.clone();
         events.extend(self.storage.events());
+        events.extend(self.beats.events.lock().expect("no panic").iter().cloned());
         for number in 0..self.started {
             let path = self.events_of(number);
             let text = match fs::read_to_string(&path) {

@@ -1,0 +1,155 @@
+//! Waiters of a key with [`Order::Fifo`] are served in the order in which they came.
+//!
+//! A waiter is overtaken by one that called later, by more than a slack, and was granted before it:
+//! with a lower token, and written down earlier, so that neither a repeated token nor a late line
+//! makes an inversion. A waiter that ran out of time is overtaken too, by everybody granted while it
+//! waited. A try counts as overtaking: nobody jumps a queue.
+//!
+//! The slack is there because arrival at the server counts, not the line of the call: between two
+//! processes the way of a request; within one process only the time until a task runs on. When the
+//! machine stood still between the two calls, that time is no evidence of an order.
+//!
+//! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
+//! or a fault covered it or everybody, at any moment between call and answer; such a place in the
+//! queue may be lost. Faults under which a backend keeps the order are named in the rules.
+//!
+//! One violation for each waiter overtaken, with its number of overtakers up to a bound.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Found, Kind,
+    view::{Key, View},
+};
+use crate::history::{Attempt, AttemptId, Nanos, Order, Outcome};
+
+/// More overtakers of one waiter are not looked at.
+const MOST: usize = 64;
+
+struct Waiter<'h> {
+    attempt: &'h Attempt,
+    /// Granted before then, somebody was granted while it waited.
+    until: Nanos,
+    token: Option<u64>,
+}
+
+struct Granted {
+    id: AttemptId,
+    call: Nanos,
+    at: Nanos,
+    token: u64,
+}
+
+pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
+    let fifo = || {
+        let attempts = key.attempts.iter().copied();
+        attempts.filter(|attempt| attempt.order == Order::Fifo)
+    };
+    let mut granted: Vec<_> = fifo()
+        .filter_map(|attempt| {
+            let grant = attempt.grant()?;
+            Some(Granted {
+                id: attempt.id,
+                call: attempt.call,
+                at: grant.at,
+                token: grant.token,
+            })
+        })
+        .collect();
+    granted.sort_by_key(|granted| granted.at);
+    let mut waiters: Vec<_> = fifo().filter_map(|attempt| waiter(view, attempt)).collect();
+    waiters.sort_by_key(|waiter| waiter.until);
+
+    let least = view.rules.order_slack.min(view.rules.own_order_slack);
+    // Everybody granted so far, by the time of the call.
+    let mut before = BTreeSet::new();
+    let mut next = 0;
+    for waiter in &waiters {
+        while let Some(one) = granted.get(next).filter(|one| one.at < waiter.until) {
+            before.insert((one.call, next));
+            next += 1;
+        }
+        let behind = waiter.attempt.call.saturating_add(least);
+        let overtakers: Vec<_> = before
+            .range((behind, 0)..)
+            .rev()
+            .take(MOST)
+            .map(|(_, index)| &granted[*index])
+            .filter(|one| overtook(view, waiter, one))
+            .collect();
+        if !overtakers.is_empty() {
+            overtaken(view, key, waiter, &overtakers, found);
+        }
+    }
+}
+
+fn waiter<'h>(view: &View<'_>, attempt: &'h Attempt) -> Option<Waiter<'h>> {
+    let over = attempt.call.saturating_add(attempt.wait);
+    let (until, token) = match attempt.outcome {
+        Outcome::Granted(grant) => (grant.at, Some(grant.token)),
+        // It was in the queue until its time was over, but for what its last words took.
+        Outcome::Refused { at, .. } if at >= over => {
+            (over.saturating_sub(view.rules.order_slack), None)
+        }
+        _ => return None,
+    };
+    (attempt.wait > 0).then_some(Waiter {
+        attempt,
+        until,
+        token,
+    })
+}
+
+fn overtook(view: &View<'_>, waiter: &Waiter<'_>, one: &Granted) -> bool {
+    let slack = if one.id.process == waiter.attempt.id.process {
+        view.rules.own_order_slack
+    } else {
+        view.rules.order_slack
+    };
+    one.id != waiter.attempt.id
+        && view.course.ran(waiter.attempt.call, one.call) > slack
+        && waiter.token.is_none_or(|token| one.token < token)
+}
+
+fn overtaken(
+    view: &View<'_>,
+    key: &Key<'_>,
+    waiter: &Waiter<'_>,
+    overtakers: &[&Granted],
+    found: &mut Found,
+) {
+    let (id, call) = (waiter.attempt.id, waiter.attempt.call);
+    let kept = &view.rules.order_kept_under;
+    if view.course.away(id.process, call, waiter.until)
+        || view
+            .course
+            .disturbed(id.process, call, waiter.until, kept)
+    {
+        found.figures.overtaken_excluded += 1;
+        return;
+    }
+    found.figures.overtakings += overtakers.len() as u64;
+    let Some(one) = overtakers.first() else {
+        return;
+    };
+    let end = match waiter.token {
+        Some(token) => format!("granted token {token} at {}", view.ms(waiter.until)),
+        None => "refused when its time was over".to_owned(),
+    };
+    found.add(
+        Kind::Overtaken,
+        key.key,
+        one.at,
+        format!(
+            "key {}: {id} waited from {} and was {end}; {} called at {} and was granted token {} at {} \
+             ({} overtook it)",
+            key.key,
+            view.ms(call),
+            one.id,
+            view.ms(one.call),
+            one.token,
+            view.ms(one.at),
+            overtakers.len(),
+        ),
+    );
+}
