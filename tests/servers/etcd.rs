@@ -238,7 +238,7 @@ impl Etcd {
         (0..self.members.len())
             .filter(running)
             .find(|&n| {
-                let status = self.etcdctl_at(n, &["endpoint", "status", "-w", "fields"]);
+                let status = self.etcdctl_of(n, &["endpoint", "status", "-w", "fields"]);
                 let field = |name: &str| {
                     let name = format!("\"{name}\" : ");
                     let value = status.lines().find_map(|line| line.strip_prefix(&name));
@@ -272,7 +272,8 @@ impl Etcd {
         command
     }
 
-    fn etcdctl_at(&self, n: usize, arguments: &[&str]) -> String {
+    /// What `etcdctl` prints at this member; it panics where that fails.
+    pub fn etcdctl_of(&self, n: usize, arguments: &[&str]) -> String {
         let output = self.etcdctl_command(n).args(arguments).output();
         let output = output.unwrap_or_else(|error| {
             panic!("etcdctl is missing, scripts/test installs it: {error}")
@@ -287,7 +288,7 @@ impl Etcd {
 
     /// What `etcdctl` prints; it panics where that fails.
     pub fn etcdctl(&self, arguments: &[&str]) -> String {
-        self.etcdctl_at(self.running(), arguments)
+        self.etcdctl_of(self.running(), arguments)
     }
 
     /// The same; whether it succeeded.
@@ -327,7 +328,7 @@ impl Etcd {
     }
 
     /// The body of an answer over HTTP.
-    fn http(&self, n: usize, what: &str, body: &str) -> String {
+    pub(super) fn http(&self, n: usize, what: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address(n)).unwrap();
         let length = body.len();
         let request =

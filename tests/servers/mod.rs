@@ -18,6 +18,7 @@ pub mod certificates;
 pub mod clock;
 pub mod cluster;
 pub mod etcd;
+pub mod etcd_operator;
 pub mod foreign;
 pub mod jute;
 pub mod patience;

@@ -96,6 +96,24 @@ pub(crate) enum Kind {
     Torn,
 }
 
+impl Kind {
+    pub(crate) const ALL: [Self; 13] = [
+        Self::DoubleHold,
+        Self::TokenInversion,
+        Self::TokenRepeat,
+        Self::Corrupt,
+        Self::LostUpdate,
+        Self::WrongRefusal,
+        Self::LossLate,
+        Self::Overtaken,
+        Self::Overdue,
+        Self::NeverAnswered,
+        Self::SlowRecovery,
+        Self::NotLinearizable,
+        Self::Torn,
+    ];
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Violation {
     pub(crate) kind: Kind,

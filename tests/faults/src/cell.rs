@@ -1,0 +1,187 @@
+//! One run: a backend, a fault, and what its history shows.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    checks::{self, Found},
+    expect,
+    faults::Fault,
+    history::{Event, History},
+    nemesis::Nemesis,
+    rig::Load,
+    stage::{Backend, Needs, Rigs, Stage, TTL},
+};
+
+/// How many processes use the backend.
+const PROCESSES: usize = 3;
+
+/// How long the load runs before anything happens.
+const BEFORE: Duration = Duration::from_millis(700);
+
+/// How long what is left may stay on the servers: what the crate's contract says (must 9).
+const LEFTOVERS: Duration = Duration::from_secs(60);
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) backend: Backend,
+    pub(crate) fault: Fault,
+    pub(crate) seed: u64,
+    /// How long it is repeated for; once if nothing is said.
+    pub(crate) time: Option<Duration>,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) cell: Cell,
+    pub(crate) found: Found,
+    /// How often the fault was brought.
+    pub(crate) rounds: u32,
+    /// What should not be so, each in a line. None of them is what the table of expectations has.
+    pub(crate) wrong: Vec<String>,
+    /// Where the history is, if something is wrong.
+    pub(crate) kept: Option<PathBuf>,
+    pub(crate) took: Duration,
+}
+
+impl Cell {
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.backend.name(), self.fault.name())
+    }
+
+    pub(crate) fn run(self) -> Outcome {
+        let begun = Instant::now();
+        let mut wrong = Vec::new();
+        let (events, rounds) = self.play(&mut wrong);
+        let found = match History::of(events.clone()) {
+            Ok(history) => {
+                let found = checks::check(&history, &expect::rules(self.backend, self.fault));
+                wrong.extend(expect::judge(self.backend, self.fault, &found));
+                found
+            }
+            Err(error) => {
+                wrong.push(format!("the history makes no sense: {error}"));
+                Found::default()
+            }
+        };
+        let kept = (!wrong.is_empty()).then(|| self.keep(events));
+        Outcome {
+            cell: self,
+            found,
+            rounds,
+            wrong,
+            kept,
+            took: begun.elapsed(),
+        }
+    }
+
+    /// What happens. What the harness itself sees goes to `wrong`.
+    fn play(&self, wrong: &mut Vec<String>) -> (Vec<Event>, u32) {
+        let places = if self.backend.is_shared() { PROCESSES } else { 1 };
+        let stage = Stage::begin(
+            self.backend,
+            Needs {
+                server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
+                client_clock: self.fault == Fault::ClientClock,
+                places,
+            },
+        );
+        let mut rigs = Rigs::new(self.load(), places, self.seed);
+        let mut rounds = 0;
+        if let Err(error) = self.act(&stage, &mut rigs, &mut rounds, wrong) {
+            wrong.push(error);
+        }
+        let events = rigs.history().unwrap_or_else(|error| {
+            wrong.push(error);
+            Vec::new()
+        });
+        (events, rounds)
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            tasks: 8,
+            cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
+            fifo: self.backend.is_fifo(),
+            long: 50,
+        }
+    }
+
+    fn act(
+        &self,
+        stage: &Stage,
+        rigs: &mut Rigs,
+        rounds: &mut u32,
+        wrong: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        rigs.fill(stage)?;
+        thread::sleep(BEFORE);
+        let begun = Instant::now();
+        let mut nemesis = Nemesis {
+            stage,
+            rigs,
+            rng: fastrand::Rng::with_seed(self.seed),
+            runtime: &runtime,
+            round: 0,
+        };
+        loop {
+            nemesis.strike(self.fault)?;
+            // Those who waited are to be served, and the locks of the dead to be free.
+            thread::sleep(expect::settles(self.backend, self.fault));
+            if self.time.is_none_or(|time| begun.elapsed() >= time) {
+                break;
+            }
+        }
+        *rounds = nemesis.round;
+        wrong.extend(rigs.rest()?);
+        for place in 0..rigs.len() {
+            rigs.drain(place)?;
+        }
+        let done = Instant::now();
+        loop {
+            let left = stage.leftovers();
+            if left.is_empty() {
+                return Ok(());
+            }
+            if done.elapsed() > LEFTOVERS {
+                let count = left.len();
+                let some: Vec<_> = left.into_iter().take(5).collect();
+                wrong.push(format!("{count} left on the servers: {some:?}"));
+                return Ok(());
+            }
+            thread::sleep(TTL / 10);
+        }
+    }
+
+    /// Writes the history where it is found after the run.
+    fn keep(&self, mut events: Vec<Event>) -> PathBuf {
+        events.sort_by_key(|event| event.at);
+        let dir = PathBuf::from("target/faults");
+        let name = self.name().replace('/', "-");
+        let path = dir.join(format!("{name}-{}.jsonl", self.seed));
+        let write = || {
+            fs::create_dir_all(&dir)?;
+            let mut file = std::io::BufWriter::new(fs::File::create(&path)?);
+            for event in &events {
+                serde_json::to_writer(&mut file, event)?;
+                file.write_all(b"\n")?;
+            }
+            file.flush()
+        };
+        if let Err(error) = write() {
+            eprintln!("{}: {error}", path.display());
+        }
+        path
+    }
+}

@@ -1,0 +1,216 @@
+//! What can go wrong, and where.
+
+use crate::stage::Backend;
+
+/// One kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// None: what is found then is wrong without any.
+    Calm,
+
+    // Processes.
+    KillClient,
+    StopClient,
+    BlockThreads,
+    Cancel,
+    Drain,
+    Storm,
+    ClientClock,
+
+    // Their connections.
+    Reset,
+    KillConnections,
+    BlackHole,
+    LoseRequests,
+    LoseReplies,
+    Late,
+    Slow,
+    Lossy,
+
+    // Servers.
+    KillServer,
+    KillLeader,
+    KillAll,
+    Empty,
+    EmptyMajority,
+    StopServer,
+    StopLeader,
+    FailOver,
+    UnreplicatedFailOver,
+    CutServers,
+    ServerClock,
+    MajorityClock,
+    DiskFull,
+    MemoryFull,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 30] = [
+        Self::Calm,
+        Self::KillClient,
+        Self::StopClient,
+        Self::BlockThreads,
+        Self::Cancel,
+        Self::Drain,
+        Self::Storm,
+        Self::ClientClock,
+        Self::Reset,
+        Self::KillConnections,
+        Self::BlackHole,
+        Self::LoseRequests,
+        Self::LoseReplies,
+        Self::Late,
+        Self::Slow,
+        Self::Lossy,
+        Self::KillServer,
+        Self::KillLeader,
+        Self::KillAll,
+        Self::Empty,
+        Self::EmptyMajority,
+        Self::StopServer,
+        Self::StopLeader,
+        Self::FailOver,
+        Self::UnreplicatedFailOver,
+        Self::CutServers,
+        Self::ServerClock,
+        Self::MajorityClock,
+        Self::DiskFull,
+        Self::MemoryFull,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Calm => "calm",
+            Self::KillClient => "kill-client",
+            Self::StopClient => "stop-client",
+            Self::BlockThreads => "block-threads",
+            Self::Cancel => "cancel",
+            Self::Drain => "drain",
+            Self::Storm => "storm",
+            Self::ClientClock => "client-clock",
+            Self::Reset => "reset",
+            Self::KillConnections => "kill-connections",
+            Self::BlackHole => "black-hole",
+            Self::LoseRequests => "lose-requests",
+            Self::LoseReplies => "lose-replies",
+            Self::Late => "late",
+            Self::Slow => "slow",
+            Self::Lossy => "lossy",
+            Self::KillServer => "kill-server",
+            Self::KillLeader => "kill-leader",
+            Self::KillAll => "kill-all",
+            Self::Empty => "empty",
+            Self::EmptyMajority => "empty-majority",
+            Self::StopServer => "stop-server",
+            Self::StopLeader => "stop-leader",
+            Self::FailOver => "fail-over",
+            Self::UnreplicatedFailOver => "unreplicated-fail-over",
+            Self::CutServers => "cut-servers",
+            Self::ServerClock => "server-clock",
+            Self::MajorityClock => "majority-clock",
+            Self::DiskFull => "disk-full",
+            Self::MemoryFull => "memory-full",
+        }
+    }
+
+    /// What it is, for those who read the table.
+    pub(crate) fn says(self) -> &'static str {
+        match self {
+            Self::Calm => "nothing",
+            Self::KillClient => "a process is killed (SIGKILL) and another one started",
+            Self::StopClient => "a process is stopped (SIGSTOP) for longer than the ttl",
+            Self::BlockThreads => "handlers block all threads of a process for twice the ttl",
+            Self::Cancel => "a third of all requests is dropped at some moment",
+            Self::Drain => "a process is asked to end (SIGTERM) under load, and another one started",
+            Self::Storm => "10 000 more requests for one key at once",
+            Self::ClientClock => "the wall clock of all processes jumps by an hour, ahead and back",
+            Self::Reset => "a process's connections are reset, again and again",
+            Self::KillConnections => "the servers end all connections (`CLIENT KILL`)",
+            Self::BlackHole => "a process is cut off in silence, for shorter and longer than the ttl",
+            Self::LoseRequests => "only what a process sends is lost",
+            Self::LoseReplies => "only what is sent to a process is lost",
+            Self::Late => "what a process sent is kept, and arrives after what it sends later",
+            Self::Slow => "5 to 60 ms more each way, changing",
+            Self::Lossy => "packets lost and sent again: what is sent waits for 50 to 400 ms, again and again",
+            Self::KillServer => "a server is killed and started again with its data",
+            Self::KillLeader => "the leader is killed, and started again later",
+            Self::KillAll => "all servers are killed and started again with their data",
+            Self::Empty => "a server is killed and started again without data",
+            Self::EmptyMajority => "a majority is killed and started again without data",
+            Self::StopServer => "a server is stopped (SIGSTOP) for longer than the ttl",
+            Self::StopLeader => "the leader is stopped for longer than the ttl",
+            Self::FailOver => "another server is made the leader, as operators do",
+            Self::UnreplicatedFailOver => "the leader dies with grants that no replica has",
+            Self::CutServers => "the leader is cut off from the other servers",
+            Self::ServerClock => "a server's wall clock jumps by an hour, ahead and back",
+            Self::MajorityClock => "the wall clocks of a majority jump by an hour, ahead and back",
+            Self::DiskFull => "the servers cannot write to their disk",
+            Self::MemoryFull => "the servers are out of memory, or over their quota",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// Whether it is about processes or their connections alone.
+    fn is_of_clients(self) -> bool {
+        self < Self::Reset
+    }
+
+    fn is_of_connections(self) -> bool {
+        (Self::Reset..Self::KillServer).contains(&self)
+    }
+
+    /// Whether this backend has what it takes; else, why not.
+    pub(crate) fn applies(self, backend: Backend) -> Result<(), &'static str> {
+        use Backend as B;
+        let alone = "there is one process";
+        let announced = "the servers announce themselves, so no proxy can stand before them";
+        let one = "there is one server";
+        match (self, backend) {
+            (Self::Calm | Self::StopClient | Self::KillServer, B::Naive) => Ok(()),
+            (Self::Calm | Self::StopClient | Self::Empty, B::NaiveRedLock) => Ok(()),
+            (_, B::Naive | B::NaiveRedLock) => Err("it is there to be found broken"),
+            (Self::KillClient | Self::Drain, B::Memory) => Err(alone),
+            (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),
+            (Self::KillConnections, B::Redis | B::Sentinel | B::Cluster | B::RedLock) => Ok(()),
+            (Self::KillConnections, _) => Err("as `reset`"),
+            (_, B::Sentinel | B::SentinelAcked | B::Cluster) if self.is_of_connections() => {
+                Err(announced)
+            }
+            (Self::KillLeader | Self::StopLeader, B::Etcd | B::ZooKeeper) => Ok(()),
+            (Self::KillLeader | Self::StopLeader, B::Redis) => Err(one),
+            (Self::KillLeader | Self::StopLeader, B::RedLock) => Err("there is no leader"),
+            (Self::KillLeader, _) => Err("as `kill-server`"),
+            (Self::StopLeader, _) => Err("as `stop-server`"),
+            (Self::FailOver, B::Sentinel | B::SentinelAcked | B::Cluster | B::Etcd) => Ok(()),
+            (Self::FailOver, B::ZooKeeper) => Err("ZooKeeper has no command for it"),
+            (Self::FailOver, _) => Err("there is no leader"),
+            (Self::UnreplicatedFailOver, B::Sentinel | B::SentinelAcked | B::Cluster) => Ok(()),
+            (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
+            (Self::CutServers, B::ZooKeeper) => Ok(()),
+            (Self::CutServers, B::Etcd) => Err("as `stop-leader`"),
+            (Self::CutServers, _) => Err("as `unreplicated-fail-over`, or there is one server"),
+            (Self::KillAll, B::Redis) => Err("as `kill-server`"),
+            (Self::KillAll, B::Sentinel | B::SentinelAcked | B::Cluster) => {
+                Err("Redis behind them keeps what its persistence does: as `empty`")
+            }
+            (Self::Empty, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
+            (Self::Empty, B::Etcd) => Err("a member without data has to be added anew by hand"),
+            (Self::Empty, _) => Err("as `unreplicated-fail-over`"),
+            (Self::EmptyMajority, B::RedLock) => Ok(()),
+            (Self::EmptyMajority, _) => Err("only nodes of RedLock are independent"),
+            (Self::ServerClock, B::Redis | B::RedLock) => Ok(()),
+            (Self::ServerClock, B::Etcd) => Err("etcd measures leases by its monotonic clock"),
+            (Self::ServerClock, _) => Err("as with one server"),
+            (Self::MajorityClock, B::RedLock) => Ok(()),
+            (Self::MajorityClock, _) => Err("as `server-clock`"),
+            (Self::DiskFull, B::Redis | B::Etcd) => Ok(()),
+            (Self::DiskFull, _) => Err("as with one server"),
+            (Self::MemoryFull, B::Redis | B::RedLock) => Ok(()),
+            (Self::MemoryFull, _) => Err("as `disk-full`"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Runs all that is asked for, and tells how it went.
+
+use std::{
+    process::ExitCode,
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use crate::{
+    args::Args,
+    checks::Kind,
+    cell::{Cell, Outcome},
+};
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if args.list {
+        return list(args);
+    }
+    println!("seed {}", args.seed);
+    let begun = Instant::now();
+    let mut cells: Vec<_> = cells(args);
+    // The first one first.
+    cells.reverse();
+    let queue = Mutex::new(cells);
+    let outcomes = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                loop {
+                    let Some(cell) = queue.lock().expect("no panic").pop() else {
+                        return;
+                    };
+                    let outcome = cell.run();
+                    tell(&outcome);
+                    outcomes.lock().expect("no panic").push(outcome);
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("no panic");
+    let bad = outcomes.iter().filter(|it| !it.wrong.is_empty()).count();
+    println!("{} runs, {bad} with findings, {:.0?}", outcomes.len(), begun.elapsed());
+    if bad == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn cells(args: &Args) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for &backend in &args.backends {
+        for &fault in &args.faults {
+            if fault.applies(backend).is_ok() {
+                cells.push(Cell {
+                    backend,
+                    fault,
+                    seed: args.seed,
+                    time: args.time,
+                });
+            }
+        }
+    }
+    cells
+}
+
+fn list(args: &Args) -> ExitCode {
+    for &backend in &args.backends {
+        for &fault in &args.faults {
+            let (name, fault_name) = (backend.name(), fault.name());
+            match fault.applies(backend) {
+                Ok(()) => println!("{name}/{fault_name}: {}", fault.says()),
+                Err(why) => println!("{name}/{fault_name}: no: {why}"),
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn tell(outcome: &Outcome) {
+    let figures = &outcome.found.figures;
+    let count = |kind| outcome.found.count(kind);
+    let tokens = count(Kind::TokenInversion) + count(Kind::TokenRepeat);
+    let corrupt = count(Kind::Corrupt) + count(Kind::LostUpdate) + count(Kind::WrongRefusal);
+    println!(
+        "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
+         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, margin {:?}), \
+         {} overtaken, recovery {} ms",
+        outcome.cell.name(),
+        outcome.took,
+        outcome.rounds,
+        figures.attempts,
+        figures.grants,
+        count(Kind::DoubleHold),
+        figures.stale_writes_refused,
+        figures.unfenced_lost,
+        figures.losses,
+        count(Kind::LossLate),
+        figures.smallest_margin.map(|margin| margin / 1_000_000),
+        count(Kind::Overtaken),
+        figures.longest_recovery / 1_000_000,
+    );
+    for wrong in outcome.wrong.iter().take(20) {
+        println!("    {wrong}");
+    }
+    if let Some(path) = &outcome.kept {
+        println!("    {}", path.display());
+    }
+}

@@ -1,0 +1,51 @@
+//! From the name of a lock to its manager.
+
+use std::time::Duration;
+
+use tower_lock::{
+    BoxError, EtcdBackend, LockManager, MemoryBackend, RedLockBackend, RedisBackend, ReplicaAck,
+    LockManagerBuilder, ZooKeeperBackend,
+};
+
+use super::{Lock, Setup, naive::NaiveBackend};
+
+/// How long an answer of a server may take.
+const OPERATION: Duration = Duration::from_secs(1);
+
+/// More than any storm has.
+const MAX_WAITERS: usize = 100_000;
+
+pub(super) async fn manager(setup: &Setup) -> Result<LockManager, BoxError> {
+    Ok(builder(setup).await?.max_waiters(MAX_WAITERS).build())
+}
+
+async fn builder(setup: &Setup) -> Result<LockManagerBuilder, BoxError> {
+    Ok(match &setup.lock {
+        Lock::Memory => LockManager::builder(MemoryBackend::new()).single_instance(),
+        Lock::Redis { url, acks } => {
+            let mut builder = RedisBackend::builder(url).with_operation_timeout(OPERATION);
+            if *acks > 0 {
+                builder =
+                    builder.with_replica_ack(ReplicaAck::Require(*acks), Duration::from_millis(500));
+            }
+            LockManager::builder(builder.connect().await?)
+        }
+        Lock::RedLock { url } => {
+            let backend = RedLockBackend::builder(url)
+                .with_max_ttl(setup.ttl)
+                .connect()
+                .await?;
+            backend.until_voting().await;
+            LockManager::builder(backend)
+        }
+        Lock::Etcd { url } => LockManager::builder(EtcdBackend::connect(url).await?),
+        Lock::ZooKeeper { url } => {
+            let backend = ZooKeeperBackend::builder(url)
+                .with_session_timeout(setup.ttl)
+                .with_operation_timeout(OPERATION)
+                .connect();
+            LockManager::builder(backend.await?)
+        }
+        Lock::Naive { nodes } => LockManager::builder(NaiveBackend::new(nodes)),
+    })
+}

@@ -1,0 +1,77 @@
+//! One process of the service under test: requests through a [`LockLayer`](tower_lock::LockLayer)
+//! and jobs through its manager, all on a few hot keys and many cold ones.
+//!
+//! It is this program again, told by lines on its standard input. It writes what happens into a
+//! file at once, so that nothing is missing when it is killed.
+
+mod connect;
+mod control;
+mod load;
+mod naive;
+mod recorder;
+mod storage;
+mod work;
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::control::run;
+
+/// How many threads its runtime has.
+pub(crate) const THREADS: usize = 2;
+
+/// What it prints when it is ready.
+pub(crate) const READY: &str = "ready";
+
+/// What it prints once all its attempts are over.
+pub(crate) const RESTED: &str = "rested";
+
+/// What it prints at its end.
+pub(crate) const DRAINED: &str = "drained";
+
+/// What a rig is started with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) process: u32,
+    pub(crate) seed: u64,
+    pub(crate) lock: Lock,
+    pub(crate) ttl: Duration,
+    /// The Unix socket of the storage.
+    pub(crate) storage: PathBuf,
+    /// Where it writes its events.
+    pub(crate) events: PathBuf,
+    pub(crate) load: Load,
+}
+
+/// How it locks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Lock {
+    Memory,
+    Redis { url: String, acks: u32 },
+    RedLock { url: String },
+    Etcd { url: String },
+    ZooKeeper { url: String },
+    /// What the field writes by hand, to show that the harness sees what is wrong with it.
+    Naive { nodes: Vec<String> },
+}
+
+/// What it does all the time.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// How many ask at the same time.
+    pub(crate) tasks: usize,
+    /// Of a thousand attempts, how many are dropped at some moment.
+    pub(crate) cancels: u32,
+    /// Whether any process may expect its place in the queue to be kept.
+    pub(crate) fifo: bool,
+    /// Of a thousand holders of a key that is not the hottest, how many hold for longer than the ttl.
+    pub(crate) long: u32,
+}
+
+/// The keys that everybody wants.
+pub(crate) const HOT: u32 = 3;
+
+/// All the others.
+pub(crate) const COLD: u32 = 500;

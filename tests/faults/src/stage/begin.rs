@@ -1,0 +1,99 @@
+//! Starts the servers of a run.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use super::{Backend, Servers, Stage};
+use crate::servers::{
+    Clock, ClusterServers, ClusterSetup, Ensemble, Etcd, RedLockServers, RedisServer,
+    SentinelServers, SentinelSetup, TcpProxy,
+};
+
+/// What a run needs beyond the servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    /// Servers' wall clocks that can be set.
+    pub(crate) server_clocks: bool,
+    /// A wall clock of the processes that can be set.
+    pub(crate) client_clock: bool,
+    /// How many processes.
+    pub(crate) places: usize,
+}
+
+/// A restart keeps what was written, as far as Redis keeps it.
+const DURABLE: [&str; 6] = [
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "always",
+    // Its directory is one, which a fault takes away.
+    "--enable-protected-configs",
+    "yes",
+];
+
+impl Stage {
+    pub(crate) fn begin(backend: Backend, needs: Needs) -> Self {
+        let mut clocks = Vec::new();
+        let servers = match backend {
+            Backend::Memory => Servers::None,
+            Backend::Redis if needs.server_clocks => {
+                clocks.push(Clock::new());
+                Servers::Redis(RedisServer::start_in(clocks[0].environment()))
+            }
+            Backend::Redis => Servers::Redis(RedisServer::start_with(&DURABLE)),
+            Backend::Naive => Servers::Redis(RedisServer::start()),
+            Backend::Sentinel | Backend::SentinelAcked => {
+                Servers::Sentinel(SentinelServers::start_with(SentinelSetup {
+                    replicas: 1,
+                    down_after: Duration::from_secs(1),
+                    ..SentinelSetup::default()
+                }))
+            }
+            Backend::Cluster => Servers::Cluster(ClusterServers::start_with(ClusterSetup {
+                masters: 3,
+                replicas_per_master: 1,
+                node_timeout: Duration::from_secs(1),
+                ..ClusterSetup::default()
+            })),
+            Backend::RedLock if needs.server_clocks => {
+                clocks.extend((0..3).map(|_| Clock::new()));
+                let start = |clock: &Clock| RedisServer::start_in(clock.environment());
+                Servers::Nodes(RedLockServers::of(clocks.iter().map(start).collect()))
+            }
+            Backend::RedLock => Servers::Nodes(RedLockServers::start_with(3, &DURABLE)),
+            Backend::NaiveRedLock => Servers::Nodes(RedLockServers::start(3)),
+            Backend::Etcd => Servers::Etcd(Etcd::cluster(3)),
+            Backend::ZooKeeper => Servers::ZooKeeper(Ensemble::start_with_links()),
+        };
+        let addresses = servers.addresses();
+        let proxies = (0..needs.places)
+            .map(|_| {
+                let proxies = addresses.iter().copied().map(TcpProxy::start);
+                proxies.map(Arc::new).collect()
+            })
+            .collect();
+        Self {
+            backend,
+            servers,
+            clocks,
+            client_clock: needs.client_clock.then(Clock::new),
+            proxies,
+        }
+    }
+}
+
+impl Servers {
+    /// Those that clients are told of, where a proxy can stand in front of them: Sentinels and
+    /// nodes of a Cluster announce their servers themselves.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::None | Self::Sentinel(_) | Self::Cluster(_) => Vec::new(),
+            Self::Redis(server) => vec![server.address()],
+            Self::Nodes(nodes) => nodes.iter().map(RedisServer::address).collect(),
+            Self::Etcd(servers) => (0..servers.len()).map(|n| servers.address(n)).collect(),
+            Self::ZooKeeper(ensemble) => {
+                let servers = ensemble.servers.iter();
+                servers.map(|server| server.address()).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The servers of a run, and what stands between them and the processes.
+
+mod begin;
+
+mod rigs;
+
+use std::{sync::Arc, time::Duration};
+
+pub(crate) use self::{begin::Needs, rigs::Rigs};
+use crate::{
+    rig::Lock,
+    servers::{
+        ClusterServers, Clock, Ensemble, Etcd, RedLockServers, RedisServer, SentinelServers,
+        TcpProxy,
+    },
+};
+
+/// The lease of all locks here.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+/// The prefix that all processes use.
+pub(crate) const PREFIX: &str = "tower-lock:";
+
+/// What is put to the test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Backend {
+    Memory,
+    Redis,
+    Sentinel,
+    /// With grants that a replica has acknowledged.
+    SentinelAcked,
+    Cluster,
+    RedLock,
+    Etcd,
+    ZooKeeper,
+    /// `SET NX PX` by hand, on one server.
+    Naive,
+    /// The same on three.
+    NaiveRedLock,
+}
+
+impl Backend {
+    /// Those of the crate.
+    pub(crate) const OURS: [Self; 8] = [
+        Self::Memory,
+        Self::Redis,
+        Self::Sentinel,
+        Self::SentinelAcked,
+        Self::Cluster,
+        Self::RedLock,
+        Self::Etcd,
+        Self::ZooKeeper,
+    ];
+
+    /// Those that are known to be broken.
+    pub(crate) const CONTROLS: [Self; 2] = [Self::Naive, Self::NaiveRedLock];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Sentinel => "sentinel",
+            Self::SentinelAcked => "sentinel-acked",
+            Self::Cluster => "cluster",
+            Self::RedLock => "redlock",
+            Self::Etcd => "etcd",
+            Self::ZooKeeper => "zookeeper",
+            Self::Naive => "naive",
+            Self::NaiveRedLock => "naive-redlock",
+        }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::OURS.into_iter().chain(Self::CONTROLS)
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::all().find(|backend| backend.name() == name)
+    }
+
+    /// Whether arrival order is promised.
+    pub(crate) fn is_fifo(self) -> bool {
+        !matches!(self, Self::RedLock | Self::Naive | Self::NaiveRedLock)
+    }
+
+    /// Whether more than one process can use it.
+    pub(crate) fn is_shared(self) -> bool {
+        self != Self::Memory
+    }
+}
+
+/// What decides who holds a key.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    None,
+    Redis(RedisServer),
+    Sentinel(SentinelServers),
+    Cluster(ClusterServers),
+    /// RedLock's nodes, too.
+    Nodes(RedLockServers),
+    Etcd(Etcd),
+    ZooKeeper(Ensemble),
+}
+
+/// Everything of one run but the processes.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) backend: Backend,
+    pub(crate) servers: Servers,
+    /// The servers' wall clocks, where they can be set.
+    pub(crate) clocks: Vec<Clock>,
+    /// The processes' wall clock.
+    pub(crate) client_clock: Option<Clock>,
+    /// For each process, one in front of each server: so that it alone can be cut off.
+    pub(crate) proxies: Vec<Vec<Arc<TcpProxy>>>,
+}
+
+impl Stage {
+    /// How the process in this place locks.
+    pub(crate) fn lock(&self, place: usize) -> Lock {
+        let hosts = || {
+            let hosts = self.proxies[place].iter();
+            let hosts = hosts.map(|proxy| proxy.address().to_string());
+            hosts.collect::<Vec<_>>()
+        };
+        let acks = u32::from(self.backend == Backend::SentinelAcked);
+        match (self.backend, &self.servers) {
+            (_, Servers::None) => Lock::Memory,
+            (Backend::Naive | Backend::NaiveRedLock, _) => Lock::Naive { nodes: hosts() },
+            (_, Servers::Redis(_)) => Lock::Redis {
+                url: format!("redis://{}", hosts()[0]),
+                acks,
+            },
+            (_, Servers::Sentinel(servers)) => Lock::Redis {
+                url: servers.url(),
+                acks,
+            },
+            (_, Servers::Cluster(servers)) => Lock::Redis {
+                url: servers.url(),
+                acks,
+            },
+            (_, Servers::Nodes(_)) => Lock::RedLock {
+                url: format!("redlock://{}", hosts().join(",")),
+            },
+            (_, Servers::Etcd(_)) => Lock::Etcd {
+                url: format!("etcd://{}", hosts().join(",")),
+            },
+            (_, Servers::ZooKeeper(_)) => Lock::ZooKeeper {
+                url: format!("zookeeper://{}", hosts().join(",")),
+            },
+        }
+    }
+
+    /// What is left on the servers that should not be, once nobody holds or waits.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        match &self.servers {
+            Servers::None => Vec::new(),
+            // What is made by hand leaves its counter, and may leave what it likes.
+            _ if Backend::CONTROLS.contains(&self.backend) => Vec::new(),
+            Servers::Redis(server) => server.keys_left(PREFIX),
+            Servers::Sentinel(servers) => servers.keys_left(PREFIX),
+            Servers::Cluster(servers) => servers.keys_left(PREFIX),
+            Servers::Nodes(nodes) => nodes.keys_left(PREFIX).into_iter().collect(),
+            Servers::Etcd(servers) => servers.keys_left("tower-lock/"),
+            Servers::ZooKeeper(ensemble) => ensemble.servers[0].nodes_left("/tower-lock"),
+        }
+    }
+}
