@@ -234,7 +234,7 @@ impl Spans {
     }
 
     /// How much of this time the spans cover.
-    fn within(&self, from: Nanos, to: Nanos) -> Nanos {
+    pub(super) fn within(&self, from: Nanos, to: Nanos) -> Nanos {
         self.until(to).saturating_sub(self.until(from))
     }
 
@@ -245,7 +245,7 @@ impl Spans {
         }
     }
 
-    fn touches(&self, from: Nanos, to: Nanos) -> bool {
+    pub(super) fn touches(&self, from: Nanos, to: Nanos) -> bool {
         let first = self.spans.partition_point(|span| span.1 < from);
         self.spans.get(first).is_some_and(|span| span.0 <= to)
     }
@@ -254,7 +254,7 @@ impl Spans {
         self.spans.iter().copied()
     }
 
-    fn without(&self, mut from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
+    pub(super) fn without(&self, mut from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
         let mut parts = Vec::new();
         let first = self.spans.partition_point(|span| span.1 <= from);
         for span in self.spans[first..].iter().take_while(|span| span.0 < to) {

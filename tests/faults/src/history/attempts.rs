@@ -19,9 +19,14 @@ pub(crate) struct Attempt {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     Granted(Grant),
-    Refused { at: Nanos, why: String },
+    Refused {
+        at: Nanos,
+        why: String,
+    },
     /// Dropped while it waited. It may have been granted by a server all the same.
-    Cancelled { at: Nanos },
+    Cancelled {
+        at: Nanos,
+    },
     /// Nothing more is known: the process died, or the history ends.
     Unknown,
 }
@@ -88,21 +93,6 @@ impl History {
             add(&mut attempts, event)?;
         }
         Ok(Self { events, attempts })
-    }
-
-    /// The attempts of a key.
-    pub(crate) fn of_key(&self, key: u32) -> impl Iterator<Item = &Attempt> {
-        self.attempts
-            .values()
-            .filter(move |attempt| attempt.key == key)
-    }
-
-    /// Every key that was asked for.
-    pub(crate) fn keys(&self) -> Vec<u32> {
-        let mut keys: Vec<_> = self.attempts.values().map(|attempt| attempt.key).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        keys
     }
 }
 

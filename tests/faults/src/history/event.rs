@@ -61,15 +61,27 @@ pub(crate) enum What {
         valid_until: Nanos,
     },
     /// The holder looked, and counts on a later end.
-    Renewed { id: AttemptId, valid_until: Nanos },
+    Renewed {
+        id: AttemptId,
+        valid_until: Nanos,
+    },
     /// The holder's work is over, and it gives the lock back: written before it is sent.
-    Releases { id: AttemptId },
+    Releases {
+        id: AttemptId,
+    },
     /// The holder was told, or dropped by its layer.
-    Lost { id: AttemptId },
+    Lost {
+        id: AttemptId,
+    },
     /// The acquire failed, or ended without a grant.
-    Refused { id: AttemptId, why: String },
+    Refused {
+        id: AttemptId,
+        why: String,
+    },
     /// Who called has gone away, waiting or holding.
-    Cancelled { id: AttemptId },
+    Cancelled {
+        id: AttemptId,
+    },
 
     /// The storage was shown this token, for the first time in this attempt.
     Claim {
@@ -94,18 +106,37 @@ pub(crate) enum What {
         unfenced: u64,
     },
 
-    /// A process came up, is stopped, runs again, is gone.
-    Started { process: u32 },
-    Stopped { process: u32 },
-    Continued { process: u32 },
-    Killed { process: u32 },
+    /// A process came up, is stopped, runs again, is gone. Written before it is stopped and after
+    /// it runs again or is dead, so that these spans are never too short.
+    Started {
+        process: u32,
+    },
+    Stopped {
+        process: u32,
+    },
+    Continued {
+        process: u32,
+    },
+    Killed {
+        process: u32,
+    },
     /// It was asked to end, with what it held.
-    Drains { process: u32 },
-    Drained { process: u32 },
+    Drains {
+        process: u32,
+    },
+    Drained {
+        process: u32,
+    },
 
     /// The fault's name; of one process, or of all that use the servers.
-    Fault { name: String, process: Option<u32> },
-    Healed { name: String, process: Option<u32> },
+    Fault {
+        name: String,
+        process: Option<u32>,
+    },
+    Healed {
+        name: String,
+        process: Option<u32>,
+    },
 
     /// Somebody who asks for no lock and waits for no server was awake: written all the time, about
     /// every 50 ms. Where these stop too, the machine stood still.

@@ -6,6 +6,6 @@ mod attempts;
 mod event;
 
 pub(crate) use self::{
-    attempts::{Attempt, End, Ended, Grant, History, Outcome},
+    attempts::{Attempt, End, Grant, History, Outcome},
     event::{AttemptId, Event, Nanos, Order, What, now},
 };

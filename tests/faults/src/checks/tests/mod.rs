@@ -6,5 +6,6 @@ mod mutants;
 mod orders;
 mod safety;
 mod script;
+mod spans;
 mod speed;
 mod waits;
