@@ -178,6 +178,24 @@ impl<'h> Course<'h> {
         })
     }
 
+    /// When a call of that time had reached the servers, at the latest, if it took no time: a fault
+    /// just before it may still have to be got over.
+    pub(super) fn reached(
+        &self,
+        process: u32,
+        call: Nanos,
+        reconnect: Nanos,
+        but: &[String],
+    ) -> Nanos {
+        let faults = self.faults.iter().filter(|fault| {
+            fault.process.is_none_or(|of| of == process)
+                && fault.to <= call
+                && !but.iter().any(|name| name == fault.name)
+        });
+        let back = faults.map(|fault| fault.to.saturating_add(reconnect));
+        back.max().map_or(call, |back| back.max(call))
+    }
+
     /// Whether a fault of everybody goes on at this time.
     pub(super) fn is_disturbed(&self, at: Nanos) -> bool {
         self.faults

@@ -7,7 +7,8 @@
 //!
 //! The slack is there because arrival at the server counts, not the line of the call: between two
 //! processes the way of a request; within one process only the time until a task runs on. When the
-//! machine stood still between the two calls, that time is no evidence of an order.
+//! machine stood still between the two calls, that time is no evidence of an order. Who calls right
+//! after a fault stands in the queue when its process can reach the servers again.
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
 //! or a fault covered it or everybody, at any moment between call and answer; such a place in the
@@ -74,12 +75,14 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
             next += 1;
         }
         let behind = waiter.attempt.call.saturating_add(least);
-        let overtakers: Vec<_> = before
-            .range((behind, 0)..)
-            .rev()
-            .take(MOST)
+        let mut later = before.range((behind, 0)..).rev().take(MOST).peekable();
+        if later.peek().is_none() {
+            continue;
+        }
+        let stood = stood(view, waiter.attempt);
+        let overtakers: Vec<_> = later
             .map(|(_, index)| &granted[*index])
-            .filter(|one| overtook(view, waiter, one))
+            .filter(|one| overtook(view, waiter, stood, one))
             .collect();
         if !overtakers.is_empty() {
             overtaken(view, key, waiter, &overtakers, found);
@@ -107,14 +110,25 @@ fn waiter<'h>(view: &View<'_>, attempt: &'h Attempt) -> Option<Waiter<'h>> {
     })
 }
 
-fn overtook(view: &View<'_>, waiter: &Waiter<'_>, one: &Granted) -> bool {
+/// When it stood in the queue, but for the slack.
+fn stood(view: &View<'_>, attempt: &Attempt) -> Nanos {
+    let rules = view.rules;
+    view.course.reached(
+        attempt.id.process,
+        attempt.call,
+        rules.reconnect,
+        &rules.order_kept_under,
+    )
+}
+
+fn overtook(view: &View<'_>, waiter: &Waiter<'_>, stood: Nanos, one: &Granted) -> bool {
     let slack = if one.id.process == waiter.attempt.id.process {
         view.rules.own_order_slack
     } else {
         view.rules.order_slack
     };
     one.id != waiter.attempt.id
-        && view.course.ran(waiter.attempt.call, one.call) > slack
+        && view.course.ran(stood, one.call) > slack
         && waiter.granted.is_none_or(|(token, held)| {
             // A line so late that its lease was over may have been granted before.
             one.token < token || (held && one.over <= waiter.until)

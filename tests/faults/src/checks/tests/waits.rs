@@ -61,9 +61,11 @@ fn who_did_not_stay_connected_may_lose_its_place() {
     overtaken(C, 150)
         .fault(Some(3), 200, 300)
         .fails(&[Kind::Overtaken]);
+    // It had time to come back, or had not.
     overtaken(C, 150)
         .fault(None, 20, 60)
         .fails(&[Kind::Overtaken]);
+    overtaken(C, 150).fault(None, 20, 90).passes();
     let fault = |healed| {
         let name = "late".to_owned();
         match healed {
