@@ -154,6 +154,13 @@ impl<'h> Course<'h> {
         })
     }
 
+    /// Whether the process runs at this time.
+    pub(super) fn is_there(&self, process: u32, at: Nanos) -> bool {
+        self.processes.get(&process).is_some_and(|known| {
+            known.gone.is_none_or(|gone| at < gone) && !known.stopped.touches(at, at)
+        })
+    }
+
     /// The parts of this time in which the process was not stopped.
     pub(super) fn alive(&self, process: u32, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
         match self.processes.get(&process) {

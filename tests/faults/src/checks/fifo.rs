@@ -11,7 +11,7 @@
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
 //! or a fault covered it or everybody, at any moment between call and answer; such a place in the
-//! queue may be lost. Faults under which a backend keeps the order are named in the rules.
+//! queue may be lost; so is one that called before its process was connected again. Faults under which a backend keeps the order are named in the rules.
 //!
 //! One violation for each waiter overtaken, with its number of overtakers up to a bound.
 
@@ -120,10 +120,11 @@ fn overtaken(
 ) {
     let (id, call) = (waiter.attempt.id, waiter.attempt.call);
     let kept = &view.rules.order_kept_under;
+    let from = call.saturating_sub(view.rules.reconnects);
     if view.course.away(id.process, call, waiter.until)
         || view
             .course
-            .disturbed(id.process, call, waiter.until, kept)
+            .disturbed(id.process, from, waiter.until, kept)
     {
         found.figures.overtaken_excluded += 1;
         return;

@@ -33,6 +33,9 @@ pub(crate) struct Rules {
     pub(crate) own_order_slack: Nanos,
     /// The names of faults under which the order is kept, so that they exclude no waiter.
     pub(crate) order_kept_under: Vec<String>,
+    /// How long after a fault those whom it covered may need to be connected again, and so to stand
+    /// in the queue again.
+    pub(crate) reconnects: Nanos,
     /// How much later than its wait an attempt may be answered.
     pub(crate) answer_slack: Nanos,
     /// How late a holder may be told of a loss, when its own `valid_until` has passed already: who
@@ -52,6 +55,7 @@ impl Default for Rules {
             order_slack: 250 * MS,
             own_order_slack: 50 * MS,
             order_kept_under: Vec::new(),
+            reconnects: 0,
             answer_slack: 1_000 * MS,
             told_slack: 500 * MS,
             recovery: 10_000 * MS,

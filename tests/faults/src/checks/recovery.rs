@@ -9,6 +9,8 @@
 //! callers that give up and come again. So a schedule must leave gaps, and after its last fault it
 //! is measured in full.
 //!
+//! Where somebody holds and its process runs, measuring begins when that is over.
+//!
 //! Not measured is what heals while another fault of everybody goes on: that one's end is measured.
 //! Time in which the whole machine stood still does not count.
 
@@ -32,8 +34,7 @@ pub(super) fn check(view: &View<'_>, found: &mut Found) {
         let mut grants: Vec<_> = grants.map(|grant| grant.at).collect();
         grants.sort_unstable();
         for (from, what) in &origins {
-            let next = grants.partition_point(|at| at <= from);
-            measure(view, key, &waits, (*from, what), grants.get(next), found);
+            measure(view, key, &waits, (*from, what), &grants, found);
         }
     }
 }
@@ -43,14 +44,22 @@ fn measure(
     key: &Key<'_>,
     waits: &Spans,
     (from, what): (Nanos, &str),
-    next: Option<&Nanos>,
+    grants: &[Nanos],
     found: &mut Found,
 ) {
+    // Who holds and works is in nobody's way but by its right.
+    let holds = key.attempts.iter().filter_map(|attempt| {
+        let grant = attempt.grant()?;
+        let there = view.course.is_there(attempt.id.process, from);
+        (grant.at <= from && there).then(|| grant.until())
+    });
+    let from = holds.max().unwrap_or(from).max(from);
     let Some((_, over)) = waits.at(from).filter(|span| from < span.1) else {
         return;
     };
     let blow = view.course.next_blow(from).unwrap_or(Nanos::MAX);
-    let granted = next.copied().unwrap_or(Nanos::MAX);
+    let next = grants.partition_point(|at| *at <= from);
+    let granted = grants.get(next).copied().unwrap_or(Nanos::MAX);
     let until = granted.min(over).min(blow);
     let took = view.course.ran(from, until);
     found.figures.recoveries += 1;
