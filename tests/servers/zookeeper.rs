@@ -132,7 +132,14 @@ impl ZooKeeperServer {
 
     pub fn wait_until_it_serves(&self) {
         let begun = Instant::now();
-        while self.mode().is_none() {
+        let data = self.dir.path().display().to_string();
+        loop {
+            let config = self.ask("conf");
+            if config.contains(&data) && self.mode().is_some() {
+                return;
+            }
+            // Another server on this port would serve just as well.
+            assert!(!config.contains("dataDir"), "somebody else's server");
             assert!(
                 begun.elapsed() < PATIENCE,
                 "it does not serve: {}",
@@ -140,9 +147,6 @@ impl ZooKeeperServer {
             );
             thread::sleep(Duration::from_millis(10));
         }
-        // Another server on this port would serve just as well.
-        let data = self.dir.path().display().to_string();
-        assert!(self.ask("conf").contains(&data), "somebody else's server");
     }
 
     fn log(&self) -> String {
@@ -323,17 +327,25 @@ pub struct Ensemble {
 
 impl Ensemble {
     pub fn start() -> Self {
-        Self::launch(false)
+        Self::launch(false, &[])
     }
 
     /// With a proxy on every way between two of them, so that it can be cut.
     pub fn start_with_links() -> Self {
-        Self::launch(true)
+        Self::start_with_links_and(&[])
     }
 
-    fn launch(has_links: bool) -> Self {
+    /// The same with these system properties.
+    pub fn start_with_links_and(properties: &[&str]) -> Self {
+        Self::launch(true, properties)
+    }
+
+    fn launch(has_links: bool, properties: &[&str]) -> Self {
         for _ in 0..20 {
             let mut this = Self::plan(has_links);
+            for server in &mut this.servers {
+                server.properties = properties.iter().map(|&one| one.to_owned()).collect();
+            }
             let spawned: Result<(), String> = thread::scope(|scope| {
                 let spawning: Vec<_> = this
                     .servers

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -15,7 +16,7 @@ use crate::{
     history::{Event, History},
     nemesis::Nemesis,
     rig::Load,
-    stage::{Backend, Needs, Rigs, Stage, TTL},
+    stage::{Backend, Needs, Rigs, Stage},
 };
 
 /// How many processes use the backend.
@@ -59,7 +60,13 @@ impl Cell {
     pub(crate) fn run(self) -> Outcome {
         let begun = Instant::now();
         let mut wrong = Vec::new();
-        let (events, rounds) = self.play(&mut wrong);
+        // What starts servers panics where it cannot: one run fails, not all.
+        let played = catch_unwind(AssertUnwindSafe(|| self.play(&mut wrong)));
+        let (events, rounds) = played.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+            wrong.push(format!("the harness panicked: {text}"));
+            (Vec::new(), 0)
+        });
         let found = match History::of(events.clone()) {
             Ok(history) => {
                 let found = checks::check(&history, &expect::rules(self.backend, self.fault));
@@ -88,6 +95,7 @@ impl Cell {
         let stage = Stage::begin(
             self.backend,
             Needs {
+                ttl: expect::ttl(self.backend, self.fault),
                 server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
                 client_clock: self.fault == Fault::ClientClock,
                 places,
@@ -110,7 +118,11 @@ impl Cell {
             tasks: 8,
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
-            long: 50,
+            // Somebody has to hold when a fail-over is over.
+            long: match expect::is_fail_over(self.backend, self.fault) {
+                true => 500,
+                false => 50,
+            },
         }
     }
 
@@ -160,7 +172,7 @@ impl Cell {
                 wrong.push(format!("{count} left on the servers: {some:?}"));
                 return Ok(());
             }
-            thread::sleep(TTL / 10);
+            thread::sleep(Duration::from_millis(100));
         }
     }
 

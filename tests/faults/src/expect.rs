@@ -7,8 +7,14 @@ use std::time::Duration;
 use crate::{
     checks::{Found, Kind, Rules},
     faults::Fault,
-    stage::{Backend, TTL},
+    stage::Backend,
 };
+
+/// The lease of most runs: the shortest that a busy machine keeps.
+const TTL: Duration = Duration::from_secs(2);
+
+/// A lease that outlives a fail-over of Redis.
+const LONG_TTL: Duration = Duration::from_secs(6);
 
 /// How late a busy machine may be.
 const LATE: Duration = Duration::from_millis(1500);
@@ -32,10 +38,9 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
             FORGETS,
             "a forward step of the server's clock ends leases early",
         ),
-        (
-            B::Sentinel | B::Cluster,
-            F::KillServer | F::StopServer | F::FailOver | F::UnreplicatedFailOver,
-        ) => (FORGETS, "a fail-over loses grants"),
+        (B::Sentinel | B::Cluster, fault) if is_fail_over(backend, fault) => {
+            (FORGETS, "a fail-over loses grants")
+        }
         (B::RedLock, F::MajorityClock) => (
             FORGETS,
             "a majority whose clocks jump ends leases early",
@@ -56,12 +61,35 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
     }
 }
 
+/// Whether another master takes over.
+pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
+    let replicated = matches!(
+        backend,
+        Backend::Sentinel | Backend::SentinelAcked | Backend::Cluster
+    );
+    replicated
+        && matches!(
+            fault,
+            Fault::KillServer | Fault::StopServer | Fault::FailOver | Fault::UnreplicatedFailOver
+        )
+}
+
+/// The lease of all locks of a run.
+pub(crate) fn ttl(backend: Backend, fault: Fault) -> Duration {
+    if is_fail_over(backend, fault) {
+        LONG_TTL
+    } else {
+        TTL
+    }
+}
+
 /// How long after a fault the load goes on.
 pub(crate) fn settles(backend: Backend, fault: Fault) -> Duration {
+    let ttl = ttl(backend, fault);
     let dead = match fault {
         // Whoever held is not there to give it back.
-        Fault::KillClient | Fault::Empty | Fault::EmptyMajority | Fault::KillAll => TTL,
-        _ => TTL / 2,
+        Fault::KillClient | Fault::Empty | Fault::EmptyMajority | Fault::KillAll => ttl,
+        _ => ttl / 2,
     };
     let slow = match backend {
         Backend::Etcd | Backend::ZooKeeper => Duration::from_secs(1),
@@ -70,14 +98,25 @@ pub(crate) fn settles(backend: Backend, fault: Fault) -> Duration {
     dead + slow
 }
 
-pub(crate) fn rules(_backend: Backend, fault: Fault) -> Rules {
-    let blocked = match fault {
+pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
+    let ttl = ttl(backend, fault);
+    let late = match fault {
         // Nobody of that process can be answered meanwhile.
-        Fault::BlockThreads => TTL * 2,
+        Fault::BlockThreads => ttl * 2,
+        // The machine is what they wait for.
+        Fault::Storm => LATE * 4,
         _ => Duration::ZERO,
     };
+    let consensus = matches!(backend, Backend::Etcd | Backend::ZooKeeper);
+    // What an answer is waited for beside the lock: etcd asks for three times a second.
+    let operation = Duration::from_secs(if backend == Backend::Etcd { 3 } else { 1 });
+    let nanos = |time: Duration| time.as_nanos() as u64;
     Rules {
-        answer_slack: (LATE + blocked).as_nanos() as u64,
+        // Each is a write that a majority has on its disks.
+        order_slack: nanos(Duration::from_millis(if consensus { 700 } else { 300 })),
+        answer_slack: nanos(LATE + operation + late),
+        recovery: nanos(ttl + LATE + operation + late),
+        reconnects: nanos(operation + LATE),
         ..Rules::default()
     }
 }

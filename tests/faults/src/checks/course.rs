@@ -160,6 +160,13 @@ impl<'h> Course<'h> {
         })
     }
 
+    /// Whether the process runs at this time.
+    pub(super) fn is_there(&self, process: u32, at: Nanos) -> bool {
+        self.processes.get(&process).is_some_and(|known| {
+            known.gone.is_none_or(|gone| at < gone) && !known.away.touches(at, at)
+        })
+    }
+
     /// The parts of this time in which the process ran, and no fault of its own covered it.
     pub(super) fn well(&self, process: u32, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
         match self.processes.get(&process) {
@@ -184,7 +191,7 @@ impl<'h> Course<'h> {
         &self,
         process: u32,
         call: Nanos,
-        reconnect: Nanos,
+        reconnects: Nanos,
         but: &[String],
     ) -> Nanos {
         let faults = self.faults.iter().filter(|fault| {
@@ -192,7 +199,7 @@ impl<'h> Course<'h> {
                 && fault.to <= call
                 && !but.iter().any(|name| name == fault.name)
         });
-        let back = faults.map(|fault| fault.to.saturating_add(reconnect));
+        let back = faults.map(|fault| fault.to.saturating_add(reconnects));
         back.max().map_or(call, |back| back.max(call))
     }
 

@@ -116,7 +116,7 @@ fn stood(view: &View<'_>, attempt: &Attempt) -> Nanos {
     view.course.reached(
         attempt.id.process,
         attempt.call,
-        rules.reconnect,
+        rules.reconnects,
         &rules.order_kept_under,
     )
 }

@@ -31,8 +31,9 @@ pub(crate) struct Rules {
     pub(crate) order_slack: Nanos,
     /// The same within one process: tasks may be scheduled between their line and their asking.
     pub(crate) own_order_slack: Nanos,
-    /// How long after a fault is healed a process may need to reach the servers again.
-    pub(crate) reconnect: Nanos,
+    /// How long after a fault those whom it covered may need to be connected again, and so to stand
+    /// in the queue.
+    pub(crate) reconnects: Nanos,
     /// The names of faults under which the order is kept, so that they exclude no waiter.
     pub(crate) order_kept_under: Vec<String>,
     /// The names of faults under which a process can do nothing, as if it were stopped: its threads
@@ -56,7 +57,7 @@ impl Default for Rules {
         Self {
             order_slack: 250 * MS,
             own_order_slack: 50 * MS,
-            reconnect: 2_000 * MS,
+            reconnects: 2_000 * MS,
             order_kept_under: Vec::new(),
             stopped_by: Vec::new(),
             answer_slack: 1_000 * MS,

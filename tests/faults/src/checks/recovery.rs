@@ -9,12 +9,15 @@
 //! callers that give up and come again. So a schedule must leave gaps, and after its last fault it
 //! is measured in full.
 //!
+//! Where somebody holds and its process runs, measuring begins when that is over: it is in the way by
+//! its right.
+//!
 //! A waiter whose process is stopped, or covered by a fault of its own, is not live: it could not be
 //! served. Not measured is what heals while another fault of everybody goes on: that one's end is measured.
 //! Time in which the whole machine stood still does not count.
 
 use super::{
-    Found, Kind,
+    Course, Found, Kind,
     course::Spans,
     view::{Key, Ms, View},
 };
@@ -29,32 +32,32 @@ pub(super) fn check(view: &View<'_>, found: &mut Found) {
                 .flat_map(|attempt| waits(view, attempt))
                 .collect(),
         );
-        let grants = key.attempts.iter().filter_map(|attempt| attempt.grant());
-        let mut grants: Vec<_> = grants.map(|grant| grant.at).collect();
-        grants.sort_unstable();
+        let holds = Holds::of(key);
         for (from, over) in waits.iter() {
             let first = origins.partition_point(|origin| origin.0 < from);
             let met = origins[first..].iter();
             for (at, what) in met.take_while(|origin| origin.0 < over) {
-                let next = grants.partition_point(|granted| granted <= at);
-                let span = (*at, over);
-                measure(view, key, span, what, grants.get(next), found);
+                measure(view, key, &holds, (*at, over), what, found);
             }
         }
     }
 }
 
-/// `over`: when the key is waited for no more. `next`: when it is granted next.
+/// `over`: when the key is waited for no more.
 fn measure(
     view: &View<'_>,
     key: &Key<'_>,
-    (from, over): (Nanos, Nanos),
+    holds: &Holds,
+    (at, over): (Nanos, Nanos),
     what: &str,
-    next: Option<&Nanos>,
     found: &mut Found,
 ) {
+    let from = holds.over_by(view.course, at);
+    if from >= over {
+        return;
+    }
     let blow = view.course.next_blow(from).unwrap_or(Nanos::MAX);
-    let granted = next.copied().unwrap_or(Nanos::MAX);
+    let granted = holds.next(from).unwrap_or(Nanos::MAX);
     let until = granted.min(over).min(blow);
     let took = view.course.ran(from, until);
     found.figures.recoveries += 1;
@@ -66,13 +69,62 @@ fn measure(
             "was not granted"
         };
         let text = format!(
-            "key {}: waited for when {what} at {}, and {end} until {}, {} later",
+            "key {}: waited for when {what} at {}, and {end} until {}, {} after the last that stood in its way",
             key.key,
-            view.ms(from),
+            view.ms(at),
             view.ms(until),
             Ms::span(took),
         );
         found.add(Kind::SlowRecovery, key.key, until, text);
+    }
+}
+
+/// Who held a key, in the order of grants.
+struct Holds {
+    holds: Vec<Hold>,
+    /// The latest end of each and all before it.
+    latest: Vec<Nanos>,
+}
+
+struct Hold {
+    at: Nanos,
+    until: Nanos,
+    process: u32,
+}
+
+impl Holds {
+    fn of(key: &Key<'_>) -> Self {
+        let known = key.held.iter().filter(|held| held.grant.is_some());
+        let mut holds: Vec<_> = known
+            .map(|held| Hold {
+                at: held.at,
+                until: held.until,
+                process: held.id.process,
+            })
+            .collect();
+        holds.sort_by_key(|hold| hold.at);
+        let latest = holds.iter().scan(0, |latest: &mut Nanos, hold| {
+            *latest = hold.until.max(*latest);
+            Some(*latest)
+        });
+        let latest = latest.collect();
+        Self { holds, latest }
+    }
+
+    /// When those who hold at that time, and whose processes run, hold no more.
+    fn over_by(&self, course: &Course<'_>, at: Nanos) -> Nanos {
+        let known = self.holds.partition_point(|hold| hold.at <= at);
+        let held = self.holds[..known].iter().zip(&self.latest).rev();
+        let held = held.take_while(|(_, latest)| **latest > at);
+        let there = held.filter(|(hold, _)| course.is_there(hold.process, at));
+        let until = there.map(|(hold, _)| hold.until).max();
+        until.map_or(at, |until| until.max(at))
+    }
+
+    /// The next grant.
+    fn next(&self, after: Nanos) -> Option<Nanos> {
+        let next = self.holds.partition_point(|hold| hold.at <= after);
+        self.holds.get(next).map(|hold| hold.at)
     }
 }
 

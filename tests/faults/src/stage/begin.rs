@@ -9,8 +9,9 @@ use crate::servers::{
 };
 
 /// What a run needs beyond the servers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
+    pub(crate) ttl: Duration,
     /// Servers' wall clocks that can be set.
     pub(crate) server_clocks: bool,
     /// A wall clock of the processes that can be set.
@@ -62,7 +63,12 @@ impl Stage {
             Backend::RedLock => Servers::Nodes(RedLockServers::start_with(3, &DURABLE)),
             Backend::NaiveRedLock => Servers::Nodes(RedLockServers::start(3)),
             Backend::Etcd => Servers::Etcd(Etcd::cluster(3)),
-            Backend::ZooKeeper => Servers::ZooKeeper(Ensemble::start_with_links()),
+            Backend::ZooKeeper => {
+                // Processes that end leave the nodes of keys to the servers, who look once a
+                // minute else.
+                let often = "-Dznode.container.checkIntervalMs=1000";
+                Servers::ZooKeeper(Ensemble::start_with_links_and(&[often]))
+            },
         };
         let addresses = servers.addresses();
         let proxies = (0..needs.places)
@@ -73,6 +79,7 @@ impl Stage {
             .collect();
         Self {
             backend,
+            ttl: needs.ttl,
             servers,
             clocks,
             client_clock: needs.client_clock.then(Clock::new),

@@ -15,9 +15,6 @@ use crate::{
     },
 };
 
-/// The lease of all locks here.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
-
 /// The prefix that all processes use.
 pub(crate) const PREFIX: &str = "tower-lock:";
 
@@ -106,6 +103,8 @@ pub(crate) enum Servers {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) backend: Backend,
+    /// The lease of all locks.
+    pub(crate) ttl: Duration,
     pub(crate) servers: Servers,
     /// The servers' wall clocks, where they can be set.
     pub(crate) clocks: Vec<Clock>,

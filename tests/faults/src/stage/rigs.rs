@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Stage, TTL};
+use super::Stage;
 use crate::{
     history::{Event, What, now},
     rig::{self, Load, Setup},
@@ -125,7 +125,7 @@ impl Rigs {
             process: number,
             seed: self.seed.wrapping_add(u64::from(number)),
             lock: stage.lock(place),
-            ttl: TTL,
+            ttl: stage.ttl,
             storage: self.dir.path().join("storage"),
             events: self.events_of(number),
             load: self.load,

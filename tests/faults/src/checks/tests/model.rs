@@ -57,7 +57,7 @@ pub(super) fn rules() -> Rules {
         // Requests take up to 40 ms.
         order_slack: 60 * MS,
         own_order_slack: 5 * MS,
-        reconnect: 0,
+        reconnects: 0,
         order_kept_under: Vec::new(),
         stopped_by: Vec::new(),
         answer_slack: 100 * MS,

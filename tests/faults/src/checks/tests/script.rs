@@ -169,7 +169,7 @@ pub(super) fn rules() -> Rules {
     Rules {
         order_slack: 20 * MS,
         own_order_slack: 5 * MS,
-        reconnect: 50 * MS,
+        reconnects: 50 * MS,
         order_kept_under: vec!["late".to_owned()],
         stopped_by: vec!["blocked".to_owned()],
         answer_slack: 200 * MS,

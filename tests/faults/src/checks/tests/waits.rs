@@ -229,6 +229,34 @@ fn recovery() {
         .fails(&[Kind::SlowRecovery]);
 }
 
+/// A holds by its right until 3000, unless its process does not run.
+#[test]
+fn recovery_begins_when_a_holder_is_done() {
+    let script = |granted: u64| {
+        Script::default()
+            .call(0, A, 0)
+            .granted(1, A, 1, 9000)
+            .releases(3000, A)
+            .fault(None, 100, 1000)
+            .call(200, B, 9000)
+            .granted(granted, B, 2, granted + 1000)
+            .releases(granted + 10, B)
+    };
+    let found = script(4900).passes();
+    assert_eq!(found.figures.longest_recovery, 1900 * MS);
+    script(5100).fails(&[Kind::SlowRecovery]);
+    // Stopped from before the fault is healed.
+    Script::default()
+        .call(0, A, 0)
+        .granted(1, A, 1, 3000)
+        .stopped(1, 500, 4000)
+        .fault(None, 100, 1000)
+        .call(200, B, 9000)
+        .granted(3500, B, 2, 4500)
+        .releases(3510, B)
+        .fails(&[Kind::SlowRecovery]);
+}
+
 #[test]
 fn a_dead_lock_is_not_hidden_by_callers_that_give_up_and_come_again() {
     let mut script = Script::default().fault(None, 0, 50);

@@ -1,0 +1,95 @@
+//! What befalls members of etcd and servers of ZooKeeper.
+
+use super::Nemesis;
+use crate::{
+    faults::Fault,
+    servers::{Ensemble, Etcd, ZooKeeperServer},
+};
+
+impl Nemesis<'_> {
+    pub(super) fn etcd(&mut self, servers: &Etcd, fault: Fault) {
+        let any = self.rng.usize(0..servers.len());
+        match fault {
+            Fault::KillServer => {
+                servers.kill(any);
+                self.rest(300..1500);
+                servers.restart();
+            }
+            Fault::KillLeader => {
+                servers.kill(servers.leader());
+                self.rest(1000..2000);
+                servers.restart();
+            }
+            Fault::KillAll => {
+                servers.kill_all();
+                self.rest(0..500);
+                servers.restart();
+            }
+            Fault::StopServer | Fault::StopLeader => {
+                let one = if fault == Fault::StopLeader {
+                    servers.leader()
+                } else {
+                    any
+                };
+                servers.pause(one);
+                self.pause_between(1.1, 2.0);
+                servers.resume(one);
+            }
+            Fault::FailOver => {
+                let leader = servers.leader();
+                servers.move_leader(leader, (leader + 1) % servers.len());
+            }
+            Fault::DiskFull => {
+                servers.raise_alarm();
+                self.pause_between(0.3, 1.2);
+                servers.disarm_alarm();
+            }
+            _ => unreachable!("not on etcd: {fault:?}"),
+        }
+    }
+
+    pub(super) fn zookeeper(&mut self, ensemble: &Ensemble, fault: Fault) {
+        let servers = &ensemble.servers;
+        let any = self.rng.usize(0..servers.len());
+        match fault {
+            Fault::KillServer => {
+                servers[any].kill();
+                self.rest(300..1500);
+                servers[any].restart();
+            }
+            Fault::KillLeader => {
+                let leader = ensemble.leader();
+                servers[leader].kill();
+                self.rest(1000..2000);
+                servers[leader].restart();
+            }
+            Fault::KillAll => {
+                servers.iter().for_each(ZooKeeperServer::kill);
+                servers.iter().for_each(ZooKeeperServer::start_again);
+            }
+            Fault::Empty => {
+                let follower = (ensemble.leader() + 1) % servers.len();
+                servers[follower].restart_empty();
+            }
+            Fault::StopServer | Fault::StopLeader => {
+                let one = if fault == Fault::StopLeader {
+                    ensemble.leader()
+                } else {
+                    any
+                };
+                servers[one].pause();
+                self.pause_between(1.1, 2.0);
+                servers[one].resume();
+            }
+            Fault::CutServers => {
+                let leader = ensemble.leader();
+                let others = (0..servers.len()).filter(|&other| other != leader);
+                others.clone().for_each(|other| ensemble.cut(leader, other));
+                self.pause_between(1.0, 2.0);
+                others.for_each(|other| ensemble.mend(leader, other));
+            }
+            _ => unreachable!("not on ZooKeeper: {fault:?}"),
+        }
+        ensemble.wait_until_it_serves();
+    }
+}

@@ -1,0 +1,140 @@
+//! Does what goes wrong, and heals it.
+
+mod consensus;
+mod network;
+mod redis;
+
+use std::{thread, time::Duration};
+
+use crate::{
+    faults::Fault,
+    history::What,
+    stage::{Rigs, Servers, Stage},
+};
+
+/// How far a clock jumps.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How many requests a storm has.
+const STORM: usize = 10_000;
+
+/// How long those of a storm wait.
+const STORM_WAIT: Duration = Duration::from_secs(8);
+
+/// Who brings the faults of a run, in an order that its seed decides.
+pub(crate) struct Nemesis<'a> {
+    pub(crate) stage: &'a Stage,
+    pub(crate) rigs: &'a mut Rigs,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) runtime: &'a tokio::runtime::Runtime,
+    /// How often it did so.
+    pub(crate) round: u32,
+}
+
+impl Nemesis<'_> {
+    /// One fault from its beginning to its end.
+    pub(crate) fn strike(&mut self, fault: Fault) -> Result<(), String> {
+        self.round += 1;
+        let place = self.rng.usize(0..self.rigs.len());
+        let process = self.rigs.number_at(place);
+        match fault {
+            Fault::Calm | Fault::Cancel => {
+                self.lasts(fault, None, |_| {});
+            }
+            Fault::KillClient => {
+                self.rigs.kill(place);
+                self.pause_between(0.0, 1.0);
+                self.rigs.fill(self.stage)?;
+            }
+            Fault::StopClient => {
+                self.rigs.stop(place);
+                self.pause_between(1.25, 2.0);
+                self.rigs.resume(place);
+            }
+            Fault::BlockThreads => {
+                self.begins(fault, process);
+                let time = self.stage.ttl * 2;
+                self.rigs.tell(place, &format!("block {}", time.as_millis()));
+                thread::sleep(time);
+                self.heals(fault, process);
+            }
+            Fault::Drain => {
+                self.rigs.drain(place)?;
+                self.rigs.fill(self.stage)?;
+            }
+            Fault::Storm => {
+                self.begins(fault, None);
+                let each = STORM / self.rigs.len();
+                let wait = STORM_WAIT.as_millis();
+                for place in 0..self.rigs.len() {
+                    self.rigs.tell(place, &format!("storm 0 {each} {wait}"));
+                }
+                thread::sleep(STORM_WAIT);
+                self.heals(fault, None);
+            }
+            Fault::ClientClock => {
+                let clock = self.stage.client_clock.as_ref().expect("it was asked for");
+                self.begins(fault, None);
+                clock.set_ahead(HOUR);
+                self.pause_between(0.3, 0.7);
+                clock.set_behind(HOUR);
+                self.pause_between(0.3, 0.7);
+                clock.set_ahead(Duration::ZERO);
+                self.heals(fault, None);
+            }
+            Fault::Reset
+            | Fault::BlackHole
+            | Fault::LoseRequests
+            | Fault::LoseReplies
+            | Fault::Late
+            | Fault::Slow
+            | Fault::Lossy => self.network(fault, place),
+            _ => self.servers(fault)?,
+        }
+        Ok(())
+    }
+
+    fn servers(&mut self, fault: Fault) -> Result<(), String> {
+        let stage = self.stage;
+        self.begins(fault, None);
+        match &stage.servers {
+            Servers::None => unreachable!("it has none"),
+            Servers::Redis(server) => self.redis(server, fault)?,
+            Servers::Sentinel(servers) => self.sentinel(servers, fault),
+            Servers::Cluster(servers) => self.cluster(servers, fault),
+            Servers::Nodes(nodes) => self.nodes(nodes, fault),
+            Servers::Etcd(servers) => self.etcd(servers, fault),
+            Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault),
+        }
+        self.heals(fault, None);
+        Ok(())
+    }
+
+    fn lasts(&mut self, fault: Fault, process: Option<u32>, what: impl FnOnce(&mut Self)) {
+        self.begins(fault, process);
+        what(self);
+        self.pause_between(0.7, 1.0);
+        self.heals(fault, process);
+    }
+
+    fn begins(&mut self, fault: Fault, process: Option<u32>) {
+        let name = fault.name().to_owned();
+        self.rigs.note(What::Fault { name, process });
+    }
+
+    fn heals(&mut self, fault: Fault, process: Option<u32>) {
+        let name = fault.name().to_owned();
+        self.rigs.note(What::Healed { name, process });
+    }
+
+    /// Lets a time pass between so many and so many ttls.
+    fn pause_between(&mut self, from: f32, to: f32) {
+        let ttls = from + (to - from) * self.rng.f32();
+        thread::sleep(self.stage.ttl.mul_f32(ttls));
+    }
+
+    /// Lets so many milliseconds pass.
+    fn rest(&mut self, millis: std::ops::Range<u64>) {
+        thread::sleep(Duration::from_millis(self.rng.u64(millis)));
+    }
+}

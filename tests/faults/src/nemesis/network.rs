@@ -1,0 +1,71 @@
+//! What a network does to one process.
+
+use std::time::Duration;
+
+use super::Nemesis;
+use crate::{faults::Fault, servers::TcpProxy};
+
+impl Nemesis<'_> {
+    pub(super) fn network(&mut self, fault: Fault, place: usize) {
+        let process = self.rigs.number_at(place);
+        let proxies = self.stage.proxies[place].clone();
+        let all = |what: fn(&TcpProxy)| proxies.iter().for_each(|proxy| what(proxy));
+        self.begins(fault, process);
+        match fault {
+            Fault::Reset => {
+                for _ in 0..self.rng.u32(5..15) {
+                    if self.rng.bool() {
+                        all(TcpProxy::reset);
+                    } else {
+                        all(TcpProxy::close);
+                    }
+                    self.rest(20..250);
+                }
+            }
+            Fault::BlackHole => {
+                all(TcpProxy::black_hole);
+                self.pause_between(0.3, 1.6);
+            }
+            Fault::LoseRequests => {
+                all(TcpProxy::drop_up);
+                self.pause_between(0.3, 1.6);
+            }
+            Fault::LoseReplies => {
+                all(TcpProxy::drop_down);
+                self.pause_between(0.3, 1.6);
+            }
+            Fault::Late => {
+                for _ in 0..3 {
+                    all(TcpProxy::strand);
+                    self.pause_between(0.1, 0.8);
+                    all(TcpProxy::heal);
+                    self.rest(50..300);
+                }
+            }
+            Fault::Slow => {
+                for _ in 0..15 {
+                    for proxy in &proxies {
+                        let mut draw = || Duration::from_millis(self.rng.u64(5..60));
+                        proxy.set_latency(draw(), draw());
+                    }
+                    self.rest(50..250);
+                }
+            }
+            Fault::Lossy => {
+                for _ in 0..8 {
+                    if self.rng.bool() {
+                        all(TcpProxy::hold_up);
+                    } else {
+                        all(TcpProxy::hold_down);
+                    }
+                    self.rest(50..400);
+                    all(TcpProxy::heal);
+                    self.rest(10..150);
+                }
+            }
+            _ => unreachable!("it is none of the network"),
+        }
+        all(TcpProxy::heal);
+        self.heals(fault, process);
+    }
+}

@@ -1,0 +1,200 @@
+//! What befalls servers of Redis: one, several behind Sentinels or in a Cluster, and independent
+//! ones.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use super::{HOUR, Nemesis};
+use crate::{
+    faults::Fault,
+    servers::{ClusterServers, RedLockServers, RedisServer, SentinelServers},
+    stage::Backend,
+};
+
+/// How long a server may take for what it does in its own time. Only reached by failures.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Nemesis<'_> {
+    pub(super) fn redis(&mut self, server: &RedisServer, fault: Fault) -> Result<(), String> {
+        match fault {
+            Fault::KillConnections => self.kill_connections(&[server]),
+            Fault::KillServer => {
+                server.kill();
+                self.rest(0..800);
+                server.restart();
+            }
+            Fault::Empty => {
+                server.kill();
+                self.rest(0..300);
+                server.restart_empty();
+            }
+            Fault::StopServer => {
+                server.pause();
+                self.pause_between(1.1, 2.0);
+                server.resume();
+            }
+            Fault::ServerClock => self.clocks(1),
+            Fault::DiskFull => self.refuse_to_write(server)?,
+            Fault::MemoryFull => self.run_out_of_memory(&[server]),
+            _ => unreachable!("not on one server: {fault:?}"),
+        }
+        Ok(())
+    }
+
+    pub(super) fn nodes(&mut self, nodes: &RedLockServers, fault: Fault) {
+        let any = nodes.node(self.rng.usize(0..nodes.len()));
+        let all: Vec<_> = nodes.iter().collect();
+        match fault {
+            Fault::KillConnections => self.kill_connections(&all),
+            Fault::KillServer => {
+                any.kill();
+                self.rest(0..800);
+                any.restart();
+            }
+            Fault::KillAll => {
+                all.iter().for_each(|node| node.kill());
+                self.rest(0..800);
+                all.iter().for_each(|node| node.restart());
+            }
+            Fault::Empty => any.restart_empty(),
+            Fault::EmptyMajority => all.iter().take(2).for_each(|node| node.restart_empty()),
+            Fault::StopServer => {
+                any.pause();
+                self.pause_between(1.1, 2.0);
+                any.resume();
+            }
+            Fault::ServerClock => self.clocks(1),
+            Fault::MajorityClock => self.clocks(2),
+            Fault::MemoryFull => self.run_out_of_memory(&all),
+            _ => unreachable!("not on independent nodes: {fault:?}"),
+        }
+    }
+
+    pub(super) fn sentinel(&mut self, servers: &SentinelServers, fault: Fault) {
+        let old = servers.master();
+        match fault {
+            Fault::KillConnections => self.kill_connections(&[old]),
+            Fault::KillServer | Fault::UnreplicatedFailOver => {
+                if fault == Fault::UnreplicatedFailOver {
+                    servers.cut_off_replicas();
+                    self.rest(300..600);
+                }
+                servers.kill_master();
+                self.runtime.block_on(servers.switched_from(old));
+                old.restart();
+            }
+            Fault::StopServer => {
+                servers.pause_master();
+                self.runtime.block_on(servers.switched_from(old));
+                old.resume();
+            }
+            Fault::FailOver => {
+                self.runtime.block_on(servers.failover());
+            }
+            _ => unreachable!("not behind Sentinels: {fault:?}"),
+        }
+        if self.stage.backend == Backend::SentinelAcked || fault == Fault::UnreplicatedFailOver {
+            // Without a replica nothing is granted, and without its password it is none.
+            self.runtime.block_on(servers.reconnect_replicas());
+        }
+    }
+
+    pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) {
+        let masters = servers.masters();
+        let any = masters[self.rng.usize(0..masters.len())];
+        match fault {
+            Fault::KillConnections => {
+                let masters = masters.iter().map(|&n| servers.node(n));
+                self.kill_connections(&masters.collect::<Vec<_>>());
+            }
+            Fault::KillServer | Fault::UnreplicatedFailOver => {
+                if fault == Fault::UnreplicatedFailOver {
+                    servers.cut_off_replicas(any);
+                    self.rest(300..600);
+                }
+                servers.kill(any);
+                self.runtime.block_on(servers.taken_over(any));
+                servers.node(any).restart();
+            }
+            Fault::StopServer => {
+                servers.node(any).pause();
+                self.runtime.block_on(servers.taken_over(any));
+                servers.node(any).resume();
+            }
+            Fault::FailOver => {
+                self.runtime.block_on(servers.failover(any));
+            }
+            _ => unreachable!("not in a Cluster: {fault:?}"),
+        }
+        for node in servers.nodes() {
+            node.command(&["CONFIG", "SET", "masterauth", ""]);
+        }
+        self.runtime.block_on(servers.ok());
+    }
+
+    /// Ends connections of either kind, again and again.
+    fn kill_connections(&mut self, servers: &[&RedisServer]) {
+        for _ in 0..self.rng.u32(4..10) {
+            for server in servers {
+                let kind = if self.rng.bool() { "normal" } else { "pubsub" };
+                server.command(&["CLIENT", "KILL", "TYPE", kind]);
+            }
+            self.rest(20..250);
+        }
+    }
+
+    fn run_out_of_memory(&mut self, servers: &[&RedisServer]) {
+        let set = |bytes| {
+            for server in servers {
+                server.command(&["CONFIG", "SET", "maxmemory", bytes]);
+            }
+        };
+        set("1");
+        self.pause_between(0.3, 1.2);
+        set("0");
+    }
+
+    /// A snapshot that fails stops all writes, as Redis does by default.
+    fn refuse_to_write(&mut self, server: &RedisServer) -> Result<(), String> {
+        let set = |name: &str, value: &str| {
+            server.command(&["CONFIG", "SET", name, value]);
+        };
+        let gone = server.directory().join("gone");
+        fs::create_dir(&gone).map_err(|error| error.to_string())?;
+        set("dir", &gone.to_string_lossy());
+        fs::remove_dir(&gone).map_err(|error| error.to_string())?;
+        set("save", "3600 1");
+        server.command(&["BGSAVE"]);
+        snapshot_is(server, "err")?;
+        self.pause_between(0.3, 1.2);
+        set("save", "");
+        set("dir", &server.directory().to_string_lossy());
+        server.command(&["BGSAVE"]);
+        snapshot_is(server, "ok")
+    }
+
+    /// So many servers' clocks jump, ahead and then back.
+    fn clocks(&mut self, count: usize) {
+        let clocks = &self.stage.clocks;
+        let some = || clocks.iter().take(count);
+        some().for_each(|clock| clock.set_ahead(HOUR));
+        self.pause_between(0.3, 0.7);
+        some().for_each(|clock| clock.set_behind(HOUR));
+        self.pause_between(0.3, 0.7);
+        some().for_each(|clock| clock.set_ahead(Duration::ZERO));
+    }
+}
+
+/// Waits until the last snapshot went like this.
+fn snapshot_is(server: &RedisServer, wanted: &str) -> Result<(), String> {
+    let begun = Instant::now();
+    while server.info("rdb_last_bgsave_status") != wanted {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("no snapshot is {wanted}"));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
