@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::Mutex,
     thread,
@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::{
+    clock::Clock,
     jute::Session,
     process::Process,
     proxy::TcpProxy,
@@ -44,6 +45,7 @@ pub struct ZooKeeperServer {
     config: String,
     id: usize,
     properties: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     /// `None` while it is down.
     process: Mutex<Option<Process>>,
 }
@@ -79,6 +81,7 @@ impl ZooKeeperServer {
             config,
             id,
             properties: Vec::new(),
+            environment: Vec::new(),
             process: Mutex::new(None),
         }
     }
@@ -106,6 +109,7 @@ impl ZooKeeperServer {
         }
         let mut command = Command::new("java");
         command
+            .envs(self.environment.iter().cloned())
             .args(["-Xms16m", "-Xmx192m", "-XX:+UseSerialGC"])
             .args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"])
             .args(["-Djava.net.preferIPv4Stack=true"])
@@ -327,24 +331,26 @@ pub struct Ensemble {
 
 impl Ensemble {
     pub fn start() -> Self {
-        Self::launch(false, &[])
+        Self::launch(false, &[], &[])
     }
 
     /// With a proxy on every way between two of them, so that it can be cut.
     pub fn start_with_links() -> Self {
-        Self::start_with_links_and(&[])
+        Self::launch(true, &[], &[])
     }
 
-    /// The same with these system properties.
-    pub fn start_with_links_and(properties: &[&str]) -> Self {
-        Self::launch(true, properties)
+    /// The same with these system properties, and each server with the clock in its place, if
+    /// there is one.
+    pub fn start_with_links_and(properties: &[&str], clocks: &[Clock]) -> Self {
+        Self::launch(true, properties, clocks)
     }
 
-    fn launch(has_links: bool, properties: &[&str]) -> Self {
+    fn launch(has_links: bool, properties: &[&str], clocks: &[Clock]) -> Self {
         for _ in 0..20 {
             let mut this = Self::plan(has_links);
-            for server in &mut this.servers {
+            for (n, server) in this.servers.iter_mut().enumerate() {
                 server.properties = properties.iter().map(|&one| one.to_owned()).collect();
+                server.environment = clocks.get(n).map(Clock::environment).unwrap_or_default();
             }
             let spawned: Result<(), String> = thread::scope(|scope| {
                 let spawning: Vec<_> = this

@@ -27,24 +27,35 @@ const FORGETS: &[Kind] = &[
     Kind::NotLinearizable,
 ];
 
+/// Anything but what the storage's fence is for.
+const UNFENCED: &[Kind] = &[
+    Kind::DoubleHold,
+    Kind::LossLate,
+    Kind::Overtaken,
+    Kind::Overdue,
+    Kind::SlowRecovery,
+    Kind::NotLinearizable,
+];
+
 /// What may be found, with the sentence of the documentation that says so.
 pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'static str) {
     use Backend as B;
     use Fault as F;
     match (backend, fault) {
-        (B::Naive | B::NaiveRedLock, _) => (&Kind::ALL, "what is broken is broken"),
-        (B::Redis, F::Empty) => (FORGETS, "lost data ends exclusion"),
+        (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
+        (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
+        (B::Redis, F::Empty | F::Any) => (FORGETS, "lost data ends exclusion"),
         (B::Redis, F::ServerClock) => (
             FORGETS,
             "a forward step of the server's clock ends leases early",
         ),
+        (B::Sentinel | B::Cluster, F::Any) => (FORGETS, "a fail-over loses grants"),
         (B::Sentinel | B::Cluster, fault) if is_fail_over(backend, fault) => {
             (FORGETS, "a fail-over loses grants")
         }
-        (B::RedLock, F::MajorityClock) => (
-            FORGETS,
-            "a majority whose clocks jump ends leases early",
-        ),
+        (B::RedLock, F::MajorityClock) => {
+            (FORGETS, "a majority whose clocks jump ends leases early")
+        }
         _ => (&[], ""),
     }
 }
@@ -56,7 +67,10 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
     match (backend, fault) {
         (B::Naive, F::StopClient)
         | (B::NaiveRedLock, F::Empty)
-        | (B::Sentinel, F::UnreplicatedFailOver) => &[Kind::DoubleHold],
+        | (B::NaiveSentinel, F::UnreplicatedFailOver) => &[Kind::DoubleHold],
+        (B::NaiveCounter, F::Empty) => {
+            &[Kind::DoubleHold, Kind::TokenInversion, Kind::WrongRefusal]
+        }
         _ => &[],
     }
 }
@@ -65,7 +79,7 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
 pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
     let replicated = matches!(
         backend,
-        Backend::Sentinel | Backend::SentinelAcked | Backend::Cluster
+        Backend::Sentinel | Backend::SentinelAcked | Backend::Cluster | Backend::NaiveSentinel
     );
     replicated
         && matches!(
@@ -100,20 +114,32 @@ pub(crate) fn settles(backend: Backend, fault: Fault) -> Duration {
 
 pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
     let ttl = ttl(backend, fault);
-    let late = match fault {
-        // Nobody of that process can be answered meanwhile.
-        Fault::BlockThreads => ttl * 2,
-        // The machine is what they wait for.
-        Fault::Storm => LATE * 4,
-        _ => Duration::ZERO,
-    };
+    // The machine is what they wait for.
+    let storm = fault == Fault::Storm;
+    let late = if storm { LATE * 4 } else { Duration::ZERO };
     let consensus = matches!(backend, Backend::Etcd | Backend::ZooKeeper);
+    let order_slack = Duration::from_millis(match (storm, consensus) {
+        (true, _) => 4000,
+        // Each is a write that a majority has on its disks.
+        (false, true) => 700,
+        (false, false) => 300,
+    });
+    let names = |faults: &[Fault]| faults.iter().map(|fault| fault.name().to_owned()).collect();
     // What an answer is waited for beside the lock: etcd asks for three times a second.
     let operation = Duration::from_secs(if backend == Backend::Etcd { 3 } else { 1 });
     let nanos = |time: Duration| time.as_nanos() as u64;
     Rules {
-        // Each is a write that a majority has on its disks.
-        order_slack: nanos(Duration::from_millis(if consensus { 700 } else { 300 })),
+        order_slack: nanos(order_slack),
+        own_order_slack: nanos(order_slack / 2),
+        order_kept_under: names(&[
+            Fault::Calm,
+            Fault::Cancel,
+            Fault::Storm,
+            Fault::ClientClock,
+            Fault::Slow,
+        ]),
+        stopped_by: names(&[Fault::BlockThreads]),
+        told_slack: nanos(LATE),
         answer_slack: nanos(LATE + operation + late),
         recovery: nanos(ttl + LATE + operation + late),
         reconnects: nanos(operation + LATE),
@@ -133,6 +159,13 @@ pub(crate) fn judge(backend: Backend, fault: Fault, found: &Found) -> Vec<String
     for kind in must_find(backend, fault) {
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
+        }
+    }
+    if backend.is_control() && backend != Backend::NaiveCounter {
+        // Two held, and the storage saw to it that nothing came of it.
+        let figures = &found.figures;
+        if figures.stale_writes_refused == 0 || figures.unfenced_lost == 0 {
+            wrong.push("no stale write was made and refused".to_owned());
         }
     }
     if found.figures.grants == 0 {

@@ -42,10 +42,13 @@ pub(crate) enum Fault {
     MajorityClock,
     DiskFull,
     MemoryFull,
+
+    /// Any of those that apply, one after the other.
+    Any,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 30] = [
+    pub(crate) const ALL: [Self; 31] = [
         Self::Calm,
         Self::KillClient,
         Self::StopClient,
@@ -76,6 +79,7 @@ impl Fault {
         Self::MajorityClock,
         Self::DiskFull,
         Self::MemoryFull,
+        Self::Any,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -110,6 +114,7 @@ impl Fault {
             Self::MajorityClock => "majority-clock",
             Self::DiskFull => "disk-full",
             Self::MemoryFull => "memory-full",
+            Self::Any => "any",
         }
     }
 
@@ -146,11 +151,31 @@ impl Fault {
             Self::MajorityClock => "the wall clocks of a majority jump by an hour, ahead and back",
             Self::DiskFull => "the servers cannot write to their disk",
             Self::MemoryFull => "the servers are out of memory, or over their quota",
+            Self::Any => "some of those that apply, one after the other",
         }
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// Those that `any` may bring: all that apply and need nothing from the start.
+    pub(crate) fn any_of(backend: Backend) -> Vec<Self> {
+        let mut some = Self::ALL.to_vec();
+        some.retain(|fault| {
+            let needs = fault.needs_clocks() || *fault == Self::Cancel;
+            let all = matches!(fault, Self::Calm | Self::Storm | Self::Any);
+            !needs && !all && fault.applies(backend).is_ok()
+        });
+        some
+    }
+
+    /// Whether wall clocks are set, of servers or processes.
+    pub(crate) fn needs_clocks(self) -> bool {
+        matches!(
+            self,
+            Self::ClientClock | Self::ServerClock | Self::MajorityClock
+        )
     }
 
     /// Whether it is about processes or their connections alone.
@@ -169,9 +194,11 @@ impl Fault {
         let announced = "the servers announce themselves, so no proxy can stand before them";
         let one = "there is one server";
         match (self, backend) {
-            (Self::Calm | Self::StopClient | Self::KillServer, B::Naive) => Ok(()),
-            (Self::Calm | Self::StopClient | Self::Empty, B::NaiveRedLock) => Ok(()),
-            (_, B::Naive | B::NaiveRedLock) => Err("it is there to be found broken"),
+            (Self::StopClient, B::Naive)
+            | (Self::Empty, B::NaiveCounter | B::NaiveRedLock)
+            | (Self::UnreplicatedFailOver, B::NaiveSentinel) => Ok(()),
+            (_, backend) if backend.is_control() => Err("it is there to be found broken by another"),
+            (Self::Any, _) => Ok(()),
             (Self::KillClient | Self::Drain, B::Memory) => Err(alone),
             (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),
             (Self::KillConnections, B::Redis | B::Sentinel | B::Cluster | B::RedLock) => Ok(()),
@@ -201,12 +228,15 @@ impl Fault {
             (Self::Empty, _) => Err("as `unreplicated-fail-over`"),
             (Self::EmptyMajority, B::RedLock) => Ok(()),
             (Self::EmptyMajority, _) => Err("only nodes of RedLock are independent"),
-            (Self::ServerClock, B::Redis | B::RedLock) => Ok(()),
+            (Self::ServerClock, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
             (Self::ServerClock, B::Etcd) => Err("etcd measures leases by its monotonic clock"),
             (Self::ServerClock, _) => Err("as with one server"),
             (Self::MajorityClock, B::RedLock) => Ok(()),
             (Self::MajorityClock, _) => Err("as `server-clock`"),
             (Self::DiskFull, B::Redis | B::Etcd) => Ok(()),
+            (Self::DiskFull, B::ZooKeeper) => {
+                Err("a server that cannot write ends itself: as `kill-server`")
+            }
             (Self::DiskFull, _) => Err("as with one server"),
             (Self::MemoryFull, B::Redis | B::RedLock) => Ok(()),
             (Self::MemoryFull, _) => Err("as `disk-full`"),

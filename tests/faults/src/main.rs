@@ -14,6 +14,7 @@ mod rig;
 mod servers;
 mod stage;
 mod storage;
+mod table;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,7 @@ use crate::{
     args::Args,
     checks::Kind,
     cell::{Cell, Outcome},
+    table,
 };
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -39,6 +40,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     });
     let outcomes = outcomes.into_inner().expect("no panic");
+    if let Some(path) = &args.table
+        && let Err(error) = table::write(path, args, &outcomes)
+    {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
     let bad = outcomes.iter().filter(|it| !it.wrong.is_empty()).count();
     println!("{} runs, {bad} with findings, {:.0?}", outcomes.len(), begun.elapsed());
     if bad == 0 {

@@ -88,6 +88,7 @@ impl Nemesis<'_> {
                 self.pause_between(1.0, 2.0);
                 others.for_each(|other| ensemble.mend(leader, other));
             }
+            Fault::ServerClock => self.clocks(1),
             _ => unreachable!("not on ZooKeeper: {fault:?}"),
         }
         ensemble.wait_until_it_serves();

@@ -34,6 +34,13 @@ pub(crate) struct Nemesis<'a> {
 impl Nemesis<'_> {
     /// One fault from its beginning to its end.
     pub(crate) fn strike(&mut self, fault: Fault) -> Result<(), String> {
+        let fault = match fault {
+            Fault::Any => {
+                let some = Fault::any_of(self.stage.backend);
+                some[self.rng.usize(0..some.len())]
+            }
+            fault => fault,
+        };
         self.round += 1;
         let place = self.rng.usize(0..self.rigs.len());
         let process = self.rigs.number_at(place);
@@ -108,6 +115,17 @@ impl Nemesis<'_> {
         }
         self.heals(fault, None);
         Ok(())
+    }
+
+    /// So many servers' clocks jump, ahead and then back.
+    fn clocks(&mut self, count: usize) {
+        let clocks = &self.stage.clocks;
+        let some = || clocks.iter().take(count);
+        some().for_each(|clock| clock.set_ahead(HOUR));
+        self.pause_between(0.3, 0.7);
+        some().for_each(|clock| clock.set_behind(HOUR));
+        self.pause_between(0.3, 0.7);
+        some().for_each(|clock| clock.set_ahead(Duration::ZERO));
     }
 
     fn lasts(&mut self, fault: Fault, process: Option<u32>, what: impl FnOnce(&mut Self)) {

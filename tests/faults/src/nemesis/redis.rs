@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{HOUR, Nemesis};
+use super::Nemesis;
 use crate::{
     faults::Fault,
     servers::{ClusterServers, RedLockServers, RedisServer, SentinelServers},
@@ -173,17 +173,6 @@ impl Nemesis<'_> {
         set("dir", &server.directory().to_string_lossy());
         server.command(&["BGSAVE"]);
         snapshot_is(server, "ok")
-    }
-
-    /// So many servers' clocks jump, ahead and then back.
-    fn clocks(&mut self, count: usize) {
-        let clocks = &self.stage.clocks;
-        let some = || clocks.iter().take(count);
-        some().for_each(|clock| clock.set_ahead(HOUR));
-        self.pause_between(0.3, 0.7);
-        some().for_each(|clock| clock.set_behind(HOUR));
-        self.pause_between(0.3, 0.7);
-        some().for_each(|clock| clock.set_ahead(Duration::ZERO));
     }
 }
 

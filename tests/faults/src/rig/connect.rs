@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tower_lock::{
     BoxError, EtcdBackend, LockManager, MemoryBackend, RedLockBackend, RedisBackend, ReplicaAck,
     LockManagerBuilder, ZooKeeperBackend,
@@ -15,8 +16,19 @@ const OPERATION: Duration = Duration::from_secs(1);
 /// More than any storm has.
 const MAX_WAITERS: usize = 100_000;
 
+/// How often a process tries to begin, as one that is started again whenever it fails.
+const TRIES: usize = 10;
+
 pub(super) async fn manager(setup: &Setup) -> Result<LockManager, BoxError> {
-    Ok(builder(setup).await?.max_waiters(MAX_WAITERS).build())
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match builder(setup).await {
+            Ok(builder) => return Ok(builder.max_waiters(MAX_WAITERS).build()),
+            Err(error) if tries == TRIES => return Err(error),
+            Err(_) => sleep(OPERATION / 4).await,
+        }
+    }
 }
 
 async fn builder(setup: &Setup) -> Result<LockManagerBuilder, BoxError> {
@@ -46,6 +58,6 @@ async fn builder(setup: &Setup) -> Result<LockManagerBuilder, BoxError> {
                 .connect();
             LockManager::builder(backend.await?)
         }
-        Lock::Naive { nodes } => LockManager::builder(NaiveBackend::new(nodes)),
+        Lock::Naive(naive) => LockManager::builder(NaiveBackend(naive.clone())),
     })
 }

@@ -16,7 +16,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::control::run;
+pub(crate) use self::{control::run, naive::Naive};
 
 /// How many threads its runtime has.
 pub(crate) const THREADS: usize = 2;
@@ -54,7 +54,7 @@ pub(crate) enum Lock {
     Etcd { url: String },
     ZooKeeper { url: String },
     /// What the field writes by hand, to show that the harness sees what is wrong with it.
-    Naive { nodes: Vec<String> },
+    Naive(Naive),
 }
 
 /// What it does all the time.

@@ -1,11 +1,12 @@
-//! The locks that the field writes by hand: `SET key owner NX PX ttl` on one server, or on a
-//! majority of several. No renewal, no look at the clock before the work, and a counter for a
-//! token.
+//! The locks that the field writes by hand: `SET key owner NX PX ttl` on one server, on whatever
+//! server is the master, or on a majority of several. No renewal, no look at the clock before the
+//! work, no guard against servers that forgot.
 //!
 //! The harness must find what is wrong with them, or it would not find it in ours.
 
 use std::{net::SocketAddr, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
@@ -26,42 +27,67 @@ const NODE: Duration = Duration::from_millis(300);
 /// Longer than any run: who holds never looks.
 const EVER: Duration = Duration::from_secs(3600);
 
+/// Takes the key, and draws a token: 0 if it is held. With a counter it is one more than the last
+/// one; else it is the server's clock, if that is more, as ours is.
+const TAKE: &str = "if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then \
+                    return 0 end \
+                    local token = (tonumber(redis.call('GET', 'token')) or 0) + 1 \
+                    if ARGV[3] == 'clock' then local time = redis.call('TIME') \
+                    token = math.max(token, time[1] * 1000000 + time[2]) end \
+                    redis.call('SET', 'token', string.format('%.0f', token)) return token";
+
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                        return redis.call('DEL', KEYS[1]) end return 0";
 
-/// Locks by hand.
-#[derive(Debug)]
-pub(super) struct NaiveBackend {
-    nodes: Vec<SocketAddr>,
+/// What is locked where.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Naive {
+    pub(crate) nodes: Vec<SocketAddr>,
+    /// On most of the nodes; else on the first one that takes it.
+    pub(crate) majority: bool,
+    /// Whether tokens are counted, and nothing else.
+    pub(crate) counts: bool,
 }
 
-impl NaiveBackend {
-    pub(super) fn new(nodes: &[String]) -> Self {
-        let address = |node: &String| node.parse().expect("an address");
-        Self {
-            nodes: nodes.iter().map(address).collect(),
-        }
-    }
+/// Locks by hand.
+#[derive(Debug)]
+pub(super) struct NaiveBackend(pub(super) Naive);
 
+impl NaiveBackend {
     /// The token, if it is granted.
     async fn ask(&self, key: &str, owner: &str, ttl: Duration) -> Option<u64> {
+        let Naive {
+            nodes,
+            majority,
+            counts,
+        } = &self.0;
         let ttl = ttl.as_millis().to_string();
+        let token = if *counts { "counter" } else { "clock" };
+        let take = ["EVAL", TAKE, "1", key, owner, &ttl, token];
         let mut votes = 0;
         let mut token = 0;
-        for &node in &self.nodes {
-            let set = ["SET", key, owner, "NX", "PX", &ttl];
-            if call(node, &set).await.as_deref() == Some("+OK") {
-                votes += 1;
-                let counter = call(node, &["INCR", "token"]).await;
-                let counter = counter.and_then(|answer| answer.strip_prefix(':')?.parse().ok());
-                token = token.max(counter.unwrap_or(0));
+        for &node in nodes {
+            let answer = call(node, &take).await;
+            let number = answer.and_then(|answer| answer.strip_prefix(':')?.parse().ok());
+            match number {
+                // It is down, or no master.
+                None => continue,
+                Some(0) => {}
+                Some(vote) => {
+                    votes += 1;
+                    token = token.max(vote);
+                }
+            }
+            if !majority {
+                break;
             }
         }
-        if votes > self.nodes.len() / 2 && token > 0 {
+        let needed = if *majority { nodes.len() / 2 + 1 } else { 1 };
+        if votes >= needed {
             return Some(token);
         }
         if votes > 0 {
-            release(&self.nodes, key, owner).await;
+            release(nodes, key, owner).await;
         }
         None
     }
@@ -101,7 +127,7 @@ impl LockBackend for NaiveBackend {
         loop {
             if let Some(token) = self.ask(request.key.as_str(), &owner, request.ttl).await {
                 return Ok(NaiveLease {
-                    nodes: self.nodes.clone(),
+                    nodes: self.0.nodes.clone(),
                     key: request.key.as_str().to_owned(),
                     owner,
                     token: FencingToken::new(token).expect("it is counted from 1"),

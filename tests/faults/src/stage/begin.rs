@@ -41,8 +41,8 @@ impl Stage {
                 Servers::Redis(RedisServer::start_in(clocks[0].environment()))
             }
             Backend::Redis => Servers::Redis(RedisServer::start_with(&DURABLE)),
-            Backend::Naive => Servers::Redis(RedisServer::start()),
-            Backend::Sentinel | Backend::SentinelAcked => {
+            Backend::Naive | Backend::NaiveCounter => Servers::Redis(RedisServer::start()),
+            Backend::Sentinel | Backend::SentinelAcked | Backend::NaiveSentinel => {
                 Servers::Sentinel(SentinelServers::start_with(SentinelSetup {
                     replicas: 1,
                     down_after: Duration::from_secs(1),
@@ -67,10 +67,18 @@ impl Stage {
                 // Processes that end leave the nodes of keys to the servers, who look once a
                 // minute else.
                 let often = "-Dznode.container.checkIntervalMs=1000";
-                Servers::ZooKeeper(Ensemble::start_with_links_and(&[often]))
+                if needs.server_clocks {
+                    clocks.extend((0..3).map(|_| Clock::new()));
+                }
+                Servers::ZooKeeper(Ensemble::start_with_links_and(&[often], &clocks))
             },
         };
-        let addresses = servers.addresses();
+        // Sentinels and nodes of a Cluster announce their servers themselves, and what is made by
+        // hand is not about networks.
+        let addresses = match &servers {
+            Servers::Sentinel(_) | Servers::Cluster(_) => Vec::new(),
+            servers => servers.addresses(),
+        };
         let proxies = (0..needs.places)
             .map(|_| {
                 let proxies = addresses.iter().copied().map(TcpProxy::start);
@@ -89,12 +97,14 @@ impl Stage {
 }
 
 impl Servers {
-    /// Those that clients are told of, where a proxy can stand in front of them: Sentinels and
-    /// nodes of a Cluster announce their servers themselves.
-    fn addresses(&self) -> Vec<SocketAddr> {
+    /// Where they listen.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        let of = |nodes: &[RedisServer]| nodes.iter().map(RedisServer::address).collect();
         match self {
-            Self::None | Self::Sentinel(_) | Self::Cluster(_) => Vec::new(),
+            Self::None => Vec::new(),
             Self::Redis(server) => vec![server.address()],
+            Self::Sentinel(servers) => of(servers.nodes()),
+            Self::Cluster(servers) => of(servers.nodes()),
             Self::Nodes(nodes) => nodes.iter().map(RedisServer::address).collect(),
             Self::Etcd(servers) => (0..servers.len()).map(|n| servers.address(n)).collect(),
             Self::ZooKeeper(ensemble) => {

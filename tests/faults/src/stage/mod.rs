@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 pub(crate) use self::{begin::Needs, rigs::Rigs};
 use crate::{
-    rig::Lock,
+    rig::{Lock, Naive},
     servers::{
         ClusterServers, Clock, Ensemble, Etcd, RedLockServers, RedisServer, SentinelServers,
         TcpProxy,
@@ -32,7 +32,11 @@ pub(crate) enum Backend {
     ZooKeeper,
     /// `SET NX PX` by hand, on one server.
     Naive,
-    /// The same on three.
+    /// The same with a counter for tokens.
+    NaiveCounter,
+    /// On the master behind Sentinels.
+    NaiveSentinel,
+    /// On three servers.
     NaiveRedLock,
 }
 
@@ -50,7 +54,12 @@ impl Backend {
     ];
 
     /// Those that are known to be broken.
-    pub(crate) const CONTROLS: [Self; 2] = [Self::Naive, Self::NaiveRedLock];
+    pub(crate) const CONTROLS: [Self; 4] = [
+        Self::Naive,
+        Self::NaiveCounter,
+        Self::NaiveSentinel,
+        Self::NaiveRedLock,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -63,6 +72,8 @@ impl Backend {
             Self::Etcd => "etcd",
             Self::ZooKeeper => "zookeeper",
             Self::Naive => "naive",
+            Self::NaiveCounter => "naive-counter",
+            Self::NaiveSentinel => "naive-sentinel",
             Self::NaiveRedLock => "naive-redlock",
         }
     }
@@ -77,7 +88,12 @@ impl Backend {
 
     /// Whether arrival order is promised.
     pub(crate) fn is_fifo(self) -> bool {
-        !matches!(self, Self::RedLock | Self::Naive | Self::NaiveRedLock)
+        self != Self::RedLock && !self.is_control()
+    }
+
+    /// Whether it is there to be found broken.
+    pub(crate) fn is_control(self) -> bool {
+        Self::CONTROLS.contains(&self)
     }
 
     /// Whether more than one process can use it.
@@ -125,7 +141,11 @@ impl Stage {
         let acks = u32::from(self.backend == Backend::SentinelAcked);
         match (self.backend, &self.servers) {
             (_, Servers::None) => Lock::Memory,
-            (Backend::Naive | Backend::NaiveRedLock, _) => Lock::Naive { nodes: hosts() },
+            (backend, servers) if backend.is_control() => Lock::Naive(Naive {
+                nodes: servers.addresses(),
+                majority: backend == Backend::NaiveRedLock,
+                counts: backend == Backend::NaiveCounter,
+            }),
             (_, Servers::Redis(_)) => Lock::Redis {
                 url: format!("redis://{}", hosts()[0]),
                 acks,
@@ -155,7 +175,7 @@ impl Stage {
         match &self.servers {
             Servers::None => Vec::new(),
             // What is made by hand leaves its counter, and may leave what it likes.
-            _ if Backend::CONTROLS.contains(&self.backend) => Vec::new(),
+            _ if self.backend.is_control() => Vec::new(),
             Servers::Redis(server) => server.keys_left(PREFIX),
             Servers::Sentinel(servers) => servers.keys_left(PREFIX),
             Servers::Cluster(servers) => servers.keys_left(PREFIX),

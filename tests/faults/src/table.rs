@@ -1,0 +1,177 @@
+//! The table of what was found, for those who choose a backend.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use crate::{
+    args::Args,
+    cell::Outcome,
+    checks::{Figures, Kind},
+    expect,
+    faults::Fault,
+    stage::Backend,
+};
+
+const BEGIN: &str = "<!-- table: written by `scripts/faults --table` -->";
+const END: &str = "<!-- end of the table -->";
+
+/// Puts the table into this file, between its marks.
+pub(crate) fn write(path: &Path, args: &Args, outcomes: &[Outcome]) -> Result<(), String> {
+    let wrong = |error| format!("{}: {error}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let parts = text
+        .split_once(BEGIN)
+        .and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let Some((before, after)) = parts else {
+        return Err(wrong(format!("it has no lines `{BEGIN}` and `{END}`")));
+    };
+    let table = table(args, outcomes);
+    let text = format!("{before}{BEGIN}\n\n{table}\n{END}{after}");
+    fs::write(path, text).map_err(|error| wrong(error.to_string()))
+}
+
+fn table(args: &Args, outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    let all: u64 = outcomes.iter().map(|it| it.found.figures.attempts).sum();
+    let grants: u64 = outcomes.iter().map(|it| it.found.figures.grants).sum();
+    let time: Duration = outcomes.iter().map(|it| it.took).sum();
+    let _ = writeln!(
+        text,
+        "{} runs with seed {}, {} hours in all: {} attempts, {} grants. {}.\n",
+        outcomes.len(),
+        args.seed,
+        (time.as_secs_f64() / 360.0).round() / 10.0,
+        grouped(all),
+        grouped(grants),
+        versions(),
+    );
+    for &backend in &args.backends {
+        let mut of: Vec<_> = outcomes
+            .iter()
+            .filter(|it| it.cell.backend == backend)
+            .collect();
+        of.sort_by_key(|it| it.cell.fault);
+        if of.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "**{}**: {}\n", backend.name(), backend.says());
+        text += "| fault | brought | attempts | grants | two held | told late | stale writes refused | losses | longest recovery |\n";
+        text += "|---|---|---|---|---|---|---|---|---|\n";
+        for outcome in of {
+            row(&mut text, outcome);
+        }
+        text.push('\n');
+        let without: Vec<_> = Fault::ALL
+            .into_iter()
+            .filter_map(|fault| Some((fault, fault.applies(backend).err()?)))
+            .collect();
+        if !backend.is_control() && !without.is_empty() {
+            let without = without
+                .iter()
+                .map(|(fault, why)| format!("`{}` ({why})", fault.name()));
+            let without: Vec<_> = without.collect();
+            let _ = writeln!(text, "Not here: {}.\n", without.join("; "));
+        }
+    }
+    text
+}
+
+fn row(text: &mut String, outcome: &Outcome) {
+    let Figures {
+        attempts,
+        grants,
+        stale_writes_refused,
+        losses,
+        longest_recovery,
+        ..
+    } = outcome.found.figures;
+    let cell = outcome.cell;
+    // Where it may be, it is told; where not, it would have failed.
+    let count = |kind| match outcome.found.count(kind) {
+        0 => "0".to_owned(),
+        count => format!("**{count}**"),
+    };
+    let (allowed, why) = expect::allowed(cell.backend, cell.fault);
+    let excuse = if allowed.is_empty() || cell.backend.is_control() {
+        String::new()
+    } else {
+        format!(" ({why})")
+    };
+    let _ = writeln!(
+        text,
+        "| {}{excuse} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        cell.fault.name(),
+        outcome.rounds,
+        grouped(attempts),
+        grouped(grants),
+        count(Kind::DoubleHold),
+        count(Kind::LossLate),
+        stale_writes_refused,
+        losses,
+        match longest_recovery / 1_000_000 {
+            0 => "–".to_owned(),
+            millis => format!("{:.1} s", millis as f64 / 1000.0),
+        },
+    );
+}
+
+/// With a narrow space between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The servers that were used, as they call themselves.
+fn versions() -> String {
+    let says = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().next().map(str::to_owned)
+    };
+    let word = |line: Option<String>, before: &str| {
+        let line = line.unwrap_or_default();
+        let rest = line.split(before).nth(1).unwrap_or_default();
+        rest.split_whitespace().next().unwrap_or("?").to_owned()
+    };
+    let redis = word(says("redis-server", "--version"), "v=");
+    let etcd = word(says("etcd", "--version"), "Version: ");
+    let zookeeper = fs::read_link("/usr/share/java/zookeeper.jar").ok();
+    let zookeeper = zookeeper.and_then(|link| {
+        let name = link.file_stem()?.to_str()?.to_owned();
+        Some(name.strip_prefix("zookeeper-")?.to_owned())
+    });
+    let zookeeper = zookeeper.unwrap_or_else(|| "?".to_owned());
+    format!("Redis {redis}, etcd {etcd}, ZooKeeper {zookeeper}")
+}
+
+impl Backend {
+    /// What it is here.
+    fn says(self) -> &'static str {
+        match self {
+            Self::Memory => "one process.",
+            Self::Redis => "one server, with its append-only file.",
+            Self::Sentinel => "a master, a replica and three Sentinels.",
+            Self::SentinelAcked => "the same, with `ReplicaAck::Require(1)`.",
+            Self::Cluster => "three masters with a replica each.",
+            Self::RedLock => "three nodes.",
+            Self::Etcd => "three members.",
+            Self::ZooKeeper => "three servers.",
+            Self::Naive => "not ours: `SET NX PX` by hand, without a look at the clock.",
+            Self::NaiveCounter => "not ours: the same, with a counter for a fencing token.",
+            Self::NaiveSentinel => "not ours: the same on whatever server is the master.",
+            Self::NaiveRedLock => "not ours: the same on three servers, without a guard.",
+        }
+    }
+}
