@@ -7,6 +7,7 @@
 //! | [`which_redis`] | one server, Sentinel, Cluster: what can lose a lock, and the argument about RedLock |
 //! | [`ordering`] | other layers, servers and proxies |
 //! | [`operations`] | metrics, logs, inspection, shutdown, sizes |
+//! | [`faults`] | what was done to every backend, and what came of it |
 //! | [`implementing_a_backend`] | the contract, with an example |
 //!
 //! What clients must know of refusals is in [`problem`](crate::problem).
@@ -25,6 +26,9 @@ pub mod ordering {}
 
 #[doc = include_str!("docs/guide/operations.md")]
 pub mod operations {}
+
+#[doc = include_str!("docs/guide/faults.md")]
+pub mod faults {}
 
 #[doc = include_str!("docs/guide/implementing_a_backend.md")]
 pub mod implementing_a_backend {}

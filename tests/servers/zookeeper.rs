@@ -50,6 +50,17 @@ pub struct ZooKeeperServer {
     process: Mutex<Option<Process>>,
 }
 
+/// What the installed servers call themselves, such as `3.8.0`.
+pub fn version() -> String {
+    let mut command = Command::new("java");
+    command.args(["-cp", &JARS.join(":")]);
+    command.arg("org.apache.zookeeper.version.VersionInfoMain");
+    let output = command.output().unwrap_or_else(|error| panic!("java: {error}: {REMEDY}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split("version ").nth(1).unwrap_or_default();
+    version.split([' ', '-', ',']).next().unwrap_or_default().to_owned()
+}
+
 impl ZooKeeperServer {
     /// A server that stands alone.
     pub fn start() -> Self {

@@ -14,6 +14,7 @@ use crate::{
     checks::{Figures, Kind},
     expect,
     faults::Fault,
+    servers::zookeeper,
     stage::Backend,
 };
 
@@ -147,12 +148,7 @@ fn versions() -> String {
     };
     let redis = word(says("redis-server", "--version"), "v=");
     let etcd = word(says("etcd", "--version"), "Version: ");
-    let zookeeper = fs::read_link("/usr/share/java/zookeeper.jar").ok();
-    let zookeeper = zookeeper.and_then(|link| {
-        let name = link.file_stem()?.to_str()?.to_owned();
-        Some(name.strip_prefix("zookeeper-")?.to_owned())
-    });
-    let zookeeper = zookeeper.unwrap_or_else(|| "?".to_owned());
+    let zookeeper = zookeeper::version();
     format!("Redis {redis}, etcd {etcd}, ZooKeeper {zookeeper}")
 }
 
