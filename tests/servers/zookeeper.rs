@@ -55,10 +55,16 @@ pub fn version() -> String {
     let mut command = Command::new("java");
     command.args(["-cp", &JARS.join(":")]);
     command.arg("org.apache.zookeeper.version.VersionInfoMain");
-    let output = command.output().unwrap_or_else(|error| panic!("java: {error}: {REMEDY}"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("java: {error}: {REMEDY}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split("version ").nth(1).unwrap_or_default();
-    version.split([' ', '-', ',']).next().unwrap_or_default().to_owned()
+    version
+        .split([' ', '-', ','])
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 impl ZooKeeperServer {

@@ -94,7 +94,11 @@ impl Cell {
 
     /// What happens. What the harness itself sees goes to `wrong`.
     fn play(&self, wrong: &mut Vec<String>) -> (Vec<Event>, u32) {
-        let places = if self.backend.is_shared() { PROCESSES } else { 1 };
+        let places = if self.backend.is_shared() {
+            PROCESSES
+        } else {
+            1
+        };
         let stage = Stage::begin(
             self.backend,
             Needs {

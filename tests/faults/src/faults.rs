@@ -126,17 +126,23 @@ impl Fault {
             Self::StopClient => "a process is stopped (SIGSTOP) for longer than the ttl",
             Self::BlockThreads => "handlers block all threads of a process for twice the ttl",
             Self::Cancel => "a third of all requests is dropped at some moment",
-            Self::Drain => "a process is asked to end (SIGTERM) under load, and another one started",
+            Self::Drain => {
+                "a process is asked to end (SIGTERM) under load, and another one started"
+            }
             Self::Storm => "10 000 more requests for one key at once",
             Self::ClientClock => "the wall clock of all processes jumps by an hour, ahead and back",
             Self::Reset => "a process's connections are reset, again and again",
             Self::KillConnections => "the servers end all connections (`CLIENT KILL`)",
-            Self::BlackHole => "a process is cut off in silence, for shorter and longer than the ttl",
+            Self::BlackHole => {
+                "a process is cut off in silence, for shorter and longer than the ttl"
+            }
             Self::LoseRequests => "only what a process sends is lost",
             Self::LoseReplies => "only what is sent to a process is lost",
             Self::Late => "what a process sent is kept, and arrives after what it sends later",
             Self::Slow => "5 to 60 ms more each way, changing",
-            Self::Lossy => "packets lost and sent again: what is sent waits for 50 to 400 ms, again and again",
+            Self::Lossy => {
+                "packets lost and sent again: what is sent waits for 50 to 400 ms, again and again"
+            }
             Self::KillServer => "a server is killed and started again with its data",
             Self::KillLeader => "the leader is killed, and started again later",
             Self::KillAll => "all servers are killed and started again with their data",
@@ -197,7 +203,9 @@ impl Fault {
             (Self::StopClient, B::Naive)
             | (Self::Empty, B::NaiveCounter | B::NaiveRedLock)
             | (Self::UnreplicatedFailOver, B::NaiveSentinel) => Ok(()),
-            (_, backend) if backend.is_control() => Err("it is there to be found broken by another"),
+            (_, backend) if backend.is_control() => {
+                Err("it is there to be found broken by another")
+            }
             (Self::Any, _) => Ok(()),
             (Self::KillClient | Self::Drain, B::Memory) => Err(alone),
             (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),

@@ -1,16 +1,11 @@
 //! Runs all that is asked for, and tells how it went.
 
-use std::{
-    process::ExitCode,
-    sync::Mutex,
-    thread,
-    time::Instant,
-};
+use std::{process::ExitCode, sync::Mutex, thread, time::Instant};
 
 use crate::{
     args::Args,
-    checks::Kind,
     cell::{Cell, Outcome},
+    checks::Kind,
     table,
 };
 
@@ -47,7 +42,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let bad = outcomes.iter().filter(|it| !it.wrong.is_empty()).count();
-    println!("{} runs, {bad} with findings, {:.0?}", outcomes.len(), begun.elapsed());
+    println!(
+        "{} runs, {bad} with findings, {:.0?}",
+        outcomes.len(),
+        begun.elapsed()
+    );
     if bad == 0 {
         ExitCode::SUCCESS
     } else {

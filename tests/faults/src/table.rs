@@ -1,12 +1,6 @@
 //! The table of what was found, for those who choose a backend.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{fmt::Write as _, fs, path::Path, process::Command, time::Duration};
 
 use crate::{
     args::Args,

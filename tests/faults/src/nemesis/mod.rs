@@ -61,7 +61,8 @@ impl Nemesis<'_> {
             Fault::BlockThreads => {
                 self.begins(fault, process);
                 let time = self.stage.ttl * 2;
-                self.rigs.tell(place, &format!("block {}", time.as_millis()));
+                self.rigs
+                    .tell(place, &format!("block {}", time.as_millis()));
                 thread::sleep(time);
                 self.heals(fault, process);
             }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_lock::{
-    BoxError, EtcdBackend, LockManager, MemoryBackend, RedLockBackend, RedisBackend, ReplicaAck,
-    LockManagerBuilder, ZooKeeperBackend,
+    BoxError, EtcdBackend, LockManager, LockManagerBuilder, MemoryBackend, RedLockBackend,
+    RedisBackend, ReplicaAck, ZooKeeperBackend,
 };
 
-use super::{Lock, Setup, naive::NaiveBackend};
+use super::{Locks, Setup, naive::NaiveBackend};
 
 /// How long an answer of a server may take.
 const OPERATION: Duration = Duration::from_secs(1);
@@ -32,17 +32,17 @@ pub(super) async fn manager(setup: &Setup) -> Result<LockManager, BoxError> {
 }
 
 async fn builder(setup: &Setup) -> Result<LockManagerBuilder, BoxError> {
-    Ok(match &setup.lock {
-        Lock::Memory => LockManager::builder(MemoryBackend::new()).single_instance(),
-        Lock::Redis { url, acks } => {
+    Ok(match &setup.locks {
+        Locks::Memory => LockManager::builder(MemoryBackend::new()).single_instance(),
+        Locks::Redis { url, acks } => {
             let mut builder = RedisBackend::builder(url).with_operation_timeout(OPERATION);
             if *acks > 0 {
-                builder =
-                    builder.with_replica_ack(ReplicaAck::Require(*acks), Duration::from_millis(500));
+                builder = builder
+                    .with_replica_ack(ReplicaAck::Require(*acks), Duration::from_millis(500));
             }
             LockManager::builder(builder.connect().await?)
         }
-        Lock::RedLock { url } => {
+        Locks::RedLock { url } => {
             let backend = RedLockBackend::builder(url)
                 .with_max_ttl(setup.ttl)
                 .connect()
@@ -50,14 +50,14 @@ async fn builder(setup: &Setup) -> Result<LockManagerBuilder, BoxError> {
             backend.until_voting().await;
             LockManager::builder(backend)
         }
-        Lock::Etcd { url } => LockManager::builder(EtcdBackend::connect(url).await?),
-        Lock::ZooKeeper { url } => {
+        Locks::Etcd { url } => LockManager::builder(EtcdBackend::connect(url).await?),
+        Locks::ZooKeeper { url } => {
             let backend = ZooKeeperBackend::builder(url)
                 .with_session_timeout(setup.ttl)
                 .with_operation_timeout(OPERATION)
                 .connect();
             LockManager::builder(backend.await?)
         }
-        Lock::Naive(naive) => LockManager::builder(NaiveBackend(naive.clone())),
+        Locks::Naive(naive) => LockManager::builder(NaiveBackend(naive.clone())),
     })
 }

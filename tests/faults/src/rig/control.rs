@@ -1,10 +1,6 @@
 //! The process itself: what it is told, and how it ends.
 
-use std::{
-    io::BufRead as _,
-    process, thread,
-    time::Duration,
-};
+use std::{io::BufRead as _, process, thread, time::Duration};
 
 use tokio::{
     runtime::Handle,

@@ -20,8 +20,7 @@ use tokio::{
 };
 use tower::{Layer as _, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 use tower_lock::{
-    Fairness, HeldLock, LockKey, LockLayer, LockManager, LockPolicy, OnLost, Wait,
-    key::HeaderKey,
+    Fairness, HeldLock, LockKey, LockLayer, LockManager, LockPolicy, OnLost, Wait, key::HeaderKey,
 };
 
 use super::{
@@ -223,7 +222,10 @@ impl Source {
         let work = async {
             match way {
                 Way::Request => self.request(attempt.clone(), patience).await,
-                Way::Job => self.job(attempt.clone(), self.policy(patience), false).await,
+                Way::Job => {
+                    self.job(attempt.clone(), self.policy(patience), false)
+                        .await
+                }
                 Way::Stubborn => self.job(attempt.clone(), self.policy(patience), true).await,
             }
         };

@@ -35,7 +35,7 @@ pub(crate) const DRAINED: &str = "drained";
 pub(crate) struct Setup {
     pub(crate) process: u32,
     pub(crate) seed: u64,
-    pub(crate) lock: Lock,
+    pub(crate) locks: Locks,
     pub(crate) ttl: Duration,
     /// The Unix socket of the storage.
     pub(crate) storage: PathBuf,
@@ -47,12 +47,21 @@ pub(crate) struct Setup {
 /// How it locks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Lock {
+pub(crate) enum Locks {
     Memory,
-    Redis { url: String, acks: u32 },
-    RedLock { url: String },
-    Etcd { url: String },
-    ZooKeeper { url: String },
+    Redis {
+        url: String,
+        acks: u32,
+    },
+    RedLock {
+        url: String,
+    },
+    Etcd {
+        url: String,
+    },
+    ZooKeeper {
+        url: String,
+    },
     /// What the field writes by hand, to show that the harness sees what is wrong with it.
     Naive(Naive),
 }

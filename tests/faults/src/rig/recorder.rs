@@ -22,7 +22,10 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn create(process: u32, path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(path)?;
         Ok(Self {
             process,
             file: Mutex::new(file),
@@ -44,7 +47,11 @@ impl Recorder {
     pub(super) fn write_at(&self, at: Nanos, what: What) {
         let mut line = serde_json::to_vec(&Event { at, what }).expect("an event is JSON");
         line.push(b'\n');
-        let written = self.file.lock().expect("nobody panics there").write_all(&line);
+        let written = self
+            .file
+            .lock()
+            .expect("nobody panics there")
+            .write_all(&line);
         if let Err(error) = written {
             // A history with gaps would be read as if nothing had happened.
             eprintln!("the history cannot be written: {error}");

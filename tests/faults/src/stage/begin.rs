@@ -71,7 +71,7 @@ impl Stage {
                     clocks.extend((0..3).map(|_| Clock::new()));
                 }
                 Servers::ZooKeeper(Ensemble::start_with_links_and(&[often], &clocks))
-            },
+            }
         };
         // Sentinels and nodes of a Cluster announce their servers themselves, and what is made by
         // hand is not about networks.

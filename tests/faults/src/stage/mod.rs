@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 pub(crate) use self::{begin::Needs, rigs::Rigs};
 use crate::{
-    rig::{Lock, Naive},
+    rig::{Locks, Naive},
     servers::{
-        ClusterServers, Clock, Ensemble, Etcd, RedLockServers, RedisServer, SentinelServers,
+        Clock, ClusterServers, Ensemble, Etcd, RedLockServers, RedisServer, SentinelServers,
         TcpProxy,
     },
 };
@@ -132,7 +132,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// How the process in this place locks.
-    pub(crate) fn lock(&self, place: usize) -> Lock {
+    pub(crate) fn locks(&self, place: usize) -> Locks {
         let hosts = || {
             let hosts = self.proxies[place].iter();
             let hosts = hosts.map(|proxy| proxy.address().to_string());
@@ -140,31 +140,31 @@ impl Stage {
         };
         let acks = u32::from(self.backend == Backend::SentinelAcked);
         match (self.backend, &self.servers) {
-            (_, Servers::None) => Lock::Memory,
-            (backend, servers) if backend.is_control() => Lock::Naive(Naive {
+            (_, Servers::None) => Locks::Memory,
+            (backend, servers) if backend.is_control() => Locks::Naive(Naive {
                 nodes: servers.addresses(),
                 majority: backend == Backend::NaiveRedLock,
                 counts: backend == Backend::NaiveCounter,
             }),
-            (_, Servers::Redis(_)) => Lock::Redis {
+            (_, Servers::Redis(_)) => Locks::Redis {
                 url: format!("redis://{}", hosts()[0]),
                 acks,
             },
-            (_, Servers::Sentinel(servers)) => Lock::Redis {
+            (_, Servers::Sentinel(servers)) => Locks::Redis {
                 url: servers.url(),
                 acks,
             },
-            (_, Servers::Cluster(servers)) => Lock::Redis {
+            (_, Servers::Cluster(servers)) => Locks::Redis {
                 url: servers.url(),
                 acks,
             },
-            (_, Servers::Nodes(_)) => Lock::RedLock {
+            (_, Servers::Nodes(_)) => Locks::RedLock {
                 url: format!("redlock://{}", hosts().join(",")),
             },
-            (_, Servers::Etcd(_)) => Lock::Etcd {
+            (_, Servers::Etcd(_)) => Locks::Etcd {
                 url: format!("etcd://{}", hosts().join(",")),
             },
-            (_, Servers::ZooKeeper(_)) => Lock::ZooKeeper {
+            (_, Servers::ZooKeeper(_)) => Locks::ZooKeeper {
                 url: format!("zookeeper://{}", hosts().join(",")),
             },
         }

@@ -124,7 +124,7 @@ impl Rigs {
         let setup = Setup {
             process: number,
             seed: self.seed.wrapping_add(u64::from(number)),
-            lock: stage.lock(place),
+            locks: stage.locks(place),
             ttl: stage.ttl,
             storage: self.dir.path().join("storage"),
             events: self.events_of(number),
