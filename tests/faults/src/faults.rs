@@ -209,8 +209,8 @@ impl Fault {
             (Self::Any, _) => Ok(()),
             (Self::KillClient | Self::Drain, B::Memory) => Err(alone),
             (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),
-            (Self::KillConnections, B::Redis | B::Sentinel | B::Cluster | B::RedLock) => Ok(()),
-            (Self::KillConnections, _) => Err("as `reset`"),
+            (Self::KillConnections, B::Etcd | B::ZooKeeper) => Err("as `reset`"),
+            (Self::KillConnections, _) => Ok(()),
             (_, B::Sentinel | B::SentinelAcked | B::Cluster) if self.is_of_connections() => {
                 Err(announced)
             }
@@ -226,7 +226,9 @@ impl Fault {
             (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
             (Self::CutServers, B::ZooKeeper) => Ok(()),
             (Self::CutServers, B::Etcd) => Err("as `stop-leader`"),
-            (Self::CutServers, _) => Err("as `unreplicated-fail-over`, or there is one server"),
+            (Self::CutServers, B::Redis) => Err(one),
+            (Self::CutServers, B::RedLock) => Err("nodes know nothing of each other"),
+            (Self::CutServers, _) => Err("as `unreplicated-fail-over`"),
             (Self::KillAll, B::Redis) => Err("as `kill-server`"),
             (Self::KillAll, B::Sentinel | B::SentinelAcked | B::Cluster) => {
                 Err("Redis behind them keeps what its persistence does: as `empty`")
@@ -240,14 +242,21 @@ impl Fault {
             (Self::ServerClock, B::Etcd) => Err("etcd measures leases by its monotonic clock"),
             (Self::ServerClock, _) => Err("as with one server"),
             (Self::MajorityClock, B::RedLock) => Ok(()),
-            (Self::MajorityClock, _) => Err("as `server-clock`"),
+            (Self::MajorityClock, B::ZooKeeper) => Err("as `server-clock`: no clock matters"),
+            (Self::MajorityClock, B::Etcd) => Err("as `server-clock`"),
+            (Self::MajorityClock, B::Redis) => Err(one),
+            (Self::MajorityClock, _) => Err("as with one server"),
             (Self::DiskFull, B::Redis | B::Etcd) => Ok(()),
             (Self::DiskFull, B::ZooKeeper) => {
                 Err("a server that cannot write ends itself: as `kill-server`")
             }
             (Self::DiskFull, _) => Err("as with one server"),
             (Self::MemoryFull, B::Redis | B::RedLock) => Ok(()),
-            (Self::MemoryFull, _) => Err("as `disk-full`"),
+            (Self::MemoryFull, B::Etcd) => Err("its quota is that of its disk: as `disk-full`"),
+            (Self::MemoryFull, B::ZooKeeper) => {
+                Err("a server without memory ends itself: as `kill-server`")
+            }
+            (Self::MemoryFull, _) => Err("as with one server"),
             _ => Ok(()),
         }
     }

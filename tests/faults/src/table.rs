@@ -61,19 +61,32 @@ fn table(args: &Args, outcomes: &[Outcome]) -> String {
             row(&mut text, outcome);
         }
         text.push('\n');
-        let without: Vec<_> = Fault::ALL
-            .into_iter()
-            .filter_map(|fault| Some((fault, fault.applies(backend).err()?)))
-            .collect();
-        if !backend.is_control() && !without.is_empty() {
-            let without = without
-                .iter()
-                .map(|(fault, why)| format!("`{}` ({why})", fault.name()));
-            let without: Vec<_> = without.collect();
-            let _ = writeln!(text, "Not here: {}.\n", without.join("; "));
+        if !backend.is_control() {
+            without(&mut text, backend);
         }
     }
     text
+}
+
+/// What was not done to it, and why.
+fn without(text: &mut String, backend: Backend) {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for fault in Fault::ALL {
+        if let Err(why) = fault.applies(backend) {
+            let name = format!("`{}`", fault.name());
+            match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+                Some((_, names)) => names.push(name),
+                None => reasons.push((why, vec![name])),
+            }
+        }
+    }
+    let reasons = reasons.iter();
+    let reasons = reasons.map(|(why, names)| format!("{} ({why})", names.join(", ")));
+    let _ = writeln!(
+        text,
+        "Not here: {}.\n",
+        reasons.collect::<Vec<_>>().join("; ")
+    );
 }
 
 fn row(text: &mut String, outcome: &Outcome) {

@@ -24,6 +24,8 @@ struct Process {
     gone: Option<Nanos>,
     /// Killed, or asked to end.
     ends: Option<Nanos>,
+    /// When it was told that the backend is away, in order.
+    cut_off: Vec<Nanos>,
 }
 
 struct Fault<'h> {
@@ -131,6 +133,10 @@ impl<'h> Course<'h> {
                     }
                 }
             }
+            What::Refused { id, why } if is_away(why) => {
+                let process = self.processes.entry(id.process).or_default();
+                process.cut_off.push(at);
+            }
             _ => {}
         }
     }
@@ -157,6 +163,14 @@ impl<'h> Course<'h> {
     pub(super) fn away(&self, process: u32, from: Nanos, to: Nanos) -> bool {
         self.processes.get(&process).is_some_and(|known| {
             known.away.touches(from, to) || known.gone.is_some_and(|gone| gone <= to)
+        })
+    }
+
+    /// Whether the process itself was told in this time that the backend is away.
+    pub(super) fn was_cut_off(&self, process: u32, from: Nanos, to: Nanos) -> bool {
+        self.processes.get(&process).is_some_and(|known| {
+            let next = known.cut_off.partition_point(|at| *at < from);
+            known.cut_off.get(next).is_some_and(|at| *at <= to)
         })
     }
 
@@ -225,6 +239,11 @@ impl<'h> Course<'h> {
         let next = self.blows.partition_point(|at| *at <= after);
         self.blows.get(next).copied()
     }
+}
+
+/// Whether a refusal says so: as an error of the manager, or as the status of a response.
+fn is_away(why: &str) -> bool {
+    matches!(why, "backend_unavailable" | "503")
 }
 
 /// Spans of time that do not overlap, in order, with what they have together.

@@ -2,8 +2,9 @@
 //!
 //! A waiter is overtaken by one that called later, by more than a slack, and was granted before it:
 //! written down earlier, and with a lower token or with its hold over by then. The last is for tokens
-//! that come from places in the queue; the two together keep late lines from making an inversion. A waiter that ran out of time is overtaken too, by everybody granted while it
-//! waited. A try counts as overtaking: nobody jumps a queue.
+//! that come from places in the queue; the two together keep late lines from making an inversion. A
+//! waiter that ran out of time is overtaken too, by everybody granted while it waited. A try counts
+//! as overtaking: nobody jumps a queue.
 //!
 //! The slack is there because arrival at the server counts, not the line of the call: between two
 //! processes the way of a request; within one process only the time until a task runs on. When the
@@ -11,8 +12,8 @@
 //! after a fault stands in the queue when its process can reach the servers again.
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
-//! or a fault covered it or everybody, at any moment between call and answer; such a place in the
-//! queue may be lost. Faults under which a backend keeps the order are named in the rules.
+//! or a fault covered it or everybody, or its process was told that the backend is away, at any moment
+//! between call and answer; such a place in the queue may be lost. Faults under which a backend keeps the order are named in the rules.
 //!
 //! One violation for each waiter overtaken, with its number of overtakers up to a bound.
 
@@ -146,6 +147,7 @@ fn overtaken(
     let kept = &view.rules.order_kept_under;
     if view.course.away(id.process, call, waiter.until)
         || view.course.disturbed(id.process, call, waiter.until, kept)
+        || view.course.was_cut_off(id.process, call, waiter.until)
     {
         found.figures.overtaken_excluded += 1;
         return;

@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     future::Future,
+    num::NonZeroU32,
     pin::pin,
     sync::{
         Arc,
@@ -39,10 +40,19 @@ const IMPATIENT: Duration = Duration::from_millis(500);
 /// More than any storm has.
 const MAX_WAITERS: usize = 100_000;
 
+/// The hot key that a process hands on to its own waiters, where the backend can do that.
+const HANDED_ON: u32 = 1;
+
+/// How often, before it goes back to the queue.
+const BATCH: NonZeroU32 = NonZeroU32::new(4).expect("it is not zero");
+
 const NAMESPACE: &str = "fault";
 
 /// The header that says which key.
 const HEADER: &str = "x-key";
+
+/// Whether the key is handed on within the process, and how long their requests wait.
+type Routes = [[Service; 3]; 2];
 
 type Service = BoxCloneSyncService<Request<()>, Response<Full<Bytes>>, Infallible>;
 
@@ -67,7 +77,9 @@ pub(super) struct Traffic {
 struct Source {
     shop: Arc<Shop>,
     locks: LockManager,
-    routes: [Service; 3],
+    routes: Routes,
+    /// Whether the backend reserves tokens, so that a key can be handed on within the process.
+    batches: bool,
     rng: fastrand::Rng,
     ttl: Duration,
     load: Load,
@@ -108,16 +120,19 @@ impl Traffic {
             recorder,
             storage: Client::new(setup.storage.clone()),
         });
-        let route = |patience| {
-            let policy = policy(setup.ttl, setup.load.fifo, patience);
-            route(&locks, &shop, policy)
-        };
-        let routes = [Patience::None, Patience::Short, Patience::Long].map(route);
+        let batches = locks.capabilities().reserves_tokens;
+        let routes = [HANDED_ON, 0].map(|key| {
+            [Patience::None, Patience::Short, Patience::Long].map(|patience| {
+                let fairness = fairness(key, setup.load.fifo, batches);
+                route(&locks, &shop, policy(setup.ttl, fairness, patience))
+            })
+        });
         Self {
             source: Source {
                 shop,
                 locks,
                 routes,
+                batches,
                 rng: fastrand::Rng::with_seed(setup.seed),
                 ttl: setup.ttl,
                 load: setup.load,
@@ -144,7 +159,8 @@ impl Traffic {
     }
 
     pub(super) fn storm(&mut self, storm: Storm) {
-        let policy = self.source.policy(Patience::Long).with_wait(storm.wait);
+        let policy = self.source.policy(storm.key, Patience::Long);
+        let policy = policy.with_wait(storm.wait);
         for _ in 0..storm.count {
             let source = self.source.clone();
             let policy = policy.clone();
@@ -170,16 +186,21 @@ impl Source {
         Attempt::new(self.shop.recorder.new_attempt(), key, holds)
     }
 
-    fn policy(&self, patience: Patience) -> LockPolicy {
-        policy(self.ttl, self.load.fifo, patience)
+    fn fairness(&self, key: u32) -> Fairness {
+        fairness(key, self.load.fifo, self.batches)
+    }
+
+    fn policy(&self, key: u32, patience: Patience) -> LockPolicy {
+        policy(self.ttl, self.fairness(key), patience)
     }
 
     fn call(&self, attempt: &Attempt, wait: Duration) {
         let waits = !wait.is_zero();
+        let in_order = self.fairness(attempt.key) == Fairness::Fifo;
         self.shop.recorder.write(What::Call {
             id: attempt.id,
             key: attempt.key,
-            order: if self.load.fifo && waits {
+            order: if in_order && waits {
                 Order::Fifo
             } else {
                 Order::Unfair
@@ -223,10 +244,13 @@ impl Source {
             match way {
                 Way::Request => self.request(attempt.clone(), patience).await,
                 Way::Job => {
-                    self.job(attempt.clone(), self.policy(patience), false)
+                    self.job(attempt.clone(), self.policy(key, patience), false)
                         .await
                 }
-                Way::Stubborn => self.job(attempt.clone(), self.policy(patience), true).await,
+                Way::Stubborn => {
+                    self.job(attempt.clone(), self.policy(key, patience), true)
+                        .await
+                }
             }
         };
         if cancel {
@@ -261,7 +285,8 @@ impl Source {
             .extension(attempt.clone())
             .body(())
             .expect("a request");
-        let route = self.routes[patience as usize].clone();
+        let routes = &self.routes[usize::from(attempt.key != HANDED_ON)];
+        let route = routes[patience as usize].clone();
         let Ok(response) = route.oneshot(request).await;
         // What was granted has told its end itself.
         if !attempt.is_granted() {
@@ -299,12 +324,15 @@ impl Source {
     }
 }
 
-fn policy(ttl: Duration, fifo: bool, patience: Patience) -> LockPolicy {
-    let fairness = if fifo {
-        Fairness::Fifo
-    } else {
-        Fairness::BestAvailable
-    };
+fn fairness(key: u32, fifo: bool, batches: bool) -> Fairness {
+    match key {
+        HANDED_ON if batches => Fairness::Batched(BATCH),
+        _ if fifo => Fairness::Fifo,
+        _ => Fairness::BestAvailable,
+    }
+}
+
+fn policy(ttl: Duration, fairness: Fairness, patience: Patience) -> LockPolicy {
     LockPolicy::new()
         .with_ttl(ttl)
         .with_fairness(fairness)
