@@ -53,10 +53,11 @@ fn measure(
     found: &mut Found,
 ) {
     let from = holds.over_by(view.course, at);
-    if from >= over {
+    // What comes next is measured by itself, also where somebody held until after it.
+    let blow = view.course.next_blow(at).unwrap_or(Nanos::MAX);
+    if from >= over.min(blow) {
         return;
     }
-    let blow = view.course.next_blow(from).unwrap_or(Nanos::MAX);
     let granted = holds.next(from).unwrap_or(Nanos::MAX);
     let until = granted.min(over).min(blow);
     let took = view.course.ran(from, until);

@@ -245,6 +245,9 @@ fn recovery_begins_when_a_holder_is_done() {
     let found = script(4900).passes();
     assert_eq!(found.figures.longest_recovery, 1900 * MS);
     script(5100).fails(&[Kind::SlowRecovery]);
+    // The next fault came while it held: only what follows that one counts.
+    let found = script(6300).fault(None, 2000, 4400).passes();
+    assert_eq!(found.figures.longest_recovery, 1900 * MS);
     // Stopped from before the fault is healed.
     Script::default()
         .call(0, A, 0)
