@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(2);
 const LONG_TTL: Duration = Duration::from_secs(6);
 
 /// How late a busy machine may be.
-const LATE: Duration = Duration::from_millis(1500);
+const LATE: Duration = Duration::from_secs(2);
 
 /// Two may hold, and what follows from it.
 const FORGETS: &[Kind] = &[
@@ -140,6 +140,8 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         ]),
         stopped_by: names(&[Fault::BlockThreads]),
         told_slack: nanos(LATE),
+        // Three times what lies between two beats.
+        stall: nanos(Duration::from_millis(150)),
         answer_slack: nanos(LATE + operation + late),
         recovery: nanos(ttl + LATE + operation + late),
         reconnects: nanos(operation + LATE),
