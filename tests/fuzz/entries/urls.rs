@@ -81,7 +81,7 @@ fn run(data: &[u8]) {
     let line = text.lines().next().unwrap_or_default();
     block_on(async {
         match which {
-            b's' => refused(RedLockBackend::builder_of(text.lines()), "redis", |b| {
+            b's' => refused(RedLockBackend::builder_of(text.lines()), "redlock", |b| {
                 b.with_root_certificates(SECRET).connect()
             }),
             b'l' => refused(RedLockBackend::builder(line), "redlock", |builder| {

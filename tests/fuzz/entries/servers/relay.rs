@@ -44,7 +44,7 @@ pub struct Wire {
 /// | `r` n .. | these n bytes come instead |
 /// | `g` n m | n garbage bytes, by the seed m, come instead |
 /// | `m` n m | it is of a wrong kind, see [`Wire::mistype`] |
-/// | any other | so many pass as its low four bits say, and one |
+/// | any other | so many pass as its low six bits say, and one |
 struct Plan {
     steps: Vec<u8>,
     at: usize,
@@ -99,7 +99,7 @@ impl Plan {
             }
             b'm' => Step::Send((wire.mistype)(frame, input.byte(), input.byte())),
             other => {
-                self.passing = other & 0x0f;
+                self.passing = other & 0x3f;
                 Step::Send(frame.to_vec())
             }
         };
