@@ -89,7 +89,11 @@ impl Session {
             if fits && is_fresh {
                 break (created, client);
             }
-            asked = granted;
+            // What the servers' bounds made of the wish they grant as it is; else they disagree.
+            asked = match asked == config.session_timeout {
+                true => granted,
+                false => config.session_timeout,
+            };
         };
         let session = Self {
             id: client.session_id().0,

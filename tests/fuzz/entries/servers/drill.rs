@@ -37,6 +37,9 @@ pub struct Subject<B, C> {
     pub connect: C,
     /// The forms in which a server tells a token; none if the client makes tokens itself.
     pub tells: fn(u64) -> Vec<Vec<u8>>,
+    /// Its locks live as long as its session: those of which it was told something else than what the
+    /// server did may go with that only.
+    pub has_session: bool,
 }
 
 async fn bounded<T>(what: &str, call: impl Future<Output = T>) -> T {
@@ -92,6 +95,10 @@ where
         self.operate(&backend, &stolen).await;
         relays.iter().for_each(Relay::heal);
         works(&backend).await;
+        let mut backend = Some(backend);
+        if self.has_session && relays.iter().any(Relay::lied) {
+            backend = None;
+        }
         let keys = [
             ("acquired", free),
             ("asked for", held),
@@ -101,6 +108,7 @@ where
         for (what, key) in keys {
             self.is_free(what, &key).await;
         }
+        drop(backend);
     }
 
     async fn connects(&self) -> B {

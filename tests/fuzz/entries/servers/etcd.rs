@@ -112,6 +112,7 @@ fn run(data: &[u8]) {
             clean,
             connect,
             tells,
+            has_session: true,
         };
         subject.drill(std::slice::from_ref(&relay)).await;
     });

@@ -265,6 +265,7 @@ fn run(data: &[u8]) {
             clean,
             connect,
             tells,
+            has_session: false,
         };
         subject.drill(std::slice::from_ref(&relay)).await;
     });

@@ -61,6 +61,7 @@ fn run(data: &[u8]) {
             clean,
             connect,
             tells,
+            has_session: false,
         };
         subject.drill(&relays).await;
     });

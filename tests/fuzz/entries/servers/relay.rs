@@ -50,6 +50,8 @@ struct Plan {
     at: usize,
     passing: u8,
     healed: bool,
+    /// Something else was told in its place, which may have been in good form.
+    lied: bool,
 }
 
 enum Step {
@@ -68,7 +70,9 @@ impl Plan {
         }
         let mut input = Input::new(&self.steps[self.at..]);
         let before = input.clone().rest().len();
-        let step = match input.byte() {
+        let op = input.byte();
+        self.lied |= b"dfirgm".contains(&op);
+        let step = match op {
             b'.' => Step::Send(frame.to_vec()),
             b'_' => Step::Send(Vec::new()),
             b'd' => Step::Send([frame, frame].concat()),
@@ -138,6 +142,7 @@ impl Relay {
                 at: 0,
                 passing: 0,
                 healed: false,
+                lied: false,
             }),
             told: Mutex::default(),
         });
@@ -169,6 +174,11 @@ impl Relay {
     /// From now on everything passes. What connections have lost they do not get back.
     pub fn heal(&self) {
         lock(&self.shared.plan).healed = true;
+    }
+
+    /// Whether the client was told what the server did not say, other than that it said less.
+    pub fn lied(&self) -> bool {
+        lock(&self.shared.plan).lied
     }
 
     /// Whether the client was ever told these bytes, as far as is known: it may have been told more
