@@ -13,7 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
-    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE, VARY},
+    header::{ACCEPT, CACHE_CONTROL, SET_COOKIE, VARY},
 };
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -244,14 +244,6 @@ impl Taken {
         assert!(statuses.contains(&self.status.as_u16()), "{}", self.status);
         is_refusal(self.status, &self.headers, &self.body);
     }
-}
-
-fn is_call(headers: &HeaderMap) -> bool {
-    let value = headers
-        .get(CONTENT_TYPE)
-        .map(HeaderValue::as_bytes)
-        .unwrap_or_default();
-    value.to_ascii_lowercase().starts_with(b"application/grpc")
 }
 
 /// How long a request waits for what is not to be had, and what it is told of that.
