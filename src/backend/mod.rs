@@ -10,6 +10,8 @@ mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod memory;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod pem;
 mod records;
 #[cfg(feature = "redis")]
 pub mod redis;

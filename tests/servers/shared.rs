@@ -12,6 +12,7 @@ use super::{
     etcd::Etcd,
     process::Process,
     redis::RedisServer,
+    redlock::RedLockServers,
     zookeeper::ZooKeeperServer,
 };
 
@@ -53,6 +54,21 @@ impl ClusterServers {
                 ..ClusterSetup::default()
             });
             let nodes = servers.nodes().iter();
+            let watches = nodes.map(|node| watch(node.info("process_id"), node.directory()));
+            let watches = watches.collect();
+            (servers, watches)
+        });
+        servers
+    }
+}
+
+impl RedLockServers {
+    /// As [`RedisServer::shared`]: three nodes.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<(RedLockServers, Vec<Mutex<Process>>)> = OnceLock::new();
+        let (servers, _watches) = SHARED.get_or_init(|| {
+            let servers = Self::start(3);
+            let nodes = servers.iter();
             let watches = nodes.map(|node| watch(node.info("process_id"), node.directory()));
             let watches = watches.collect();
             (servers, watches)

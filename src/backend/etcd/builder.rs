@@ -6,6 +6,7 @@ use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
 use super::{EtcdBackend, address::Address, client::Client, link::Link, names, preflight};
 use crate::{
+    backend::pem,
     error::{BackendError, BackendErrorKind},
     runtime,
 };
@@ -199,10 +200,8 @@ impl EtcdBuilder {
     }
 }
 
-/// The library would take what holds nothing of the kind for an empty list.
 fn check_pem(pem: &[u8], what: &str) -> Result<(), BackendError> {
-    let text = std::str::from_utf8(pem).unwrap_or_default();
-    if text.contains("-----BEGIN ") && text.contains(&format!("{what}-----")) {
+    if pem::holds(pem, what) {
         return Ok(());
     }
     Err(misconfigured(

@@ -265,11 +265,12 @@ pub(super) async fn grant(
                 return Err(trouble);
             }
         };
+        // It may stand, whatever an answer means that cannot be read.
         if !answer.succeeded() {
-            state = State::of(&answer)?;
+            state = State::of(&answer).inspect_err(|_| waiter.taint())?;
             continue;
         }
-        let revision = super::nodes::revision(&answer)?;
+        let revision = super::nodes::revision(&answer).inspect_err(|_| waiter.taint())?;
         let stand = Stand { revision, session };
         settles.stand = Some(stand.clone());
         let reserved = match lease {

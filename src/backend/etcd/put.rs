@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use etcd_client::TxnResponse;
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -46,10 +47,14 @@ pub(super) async fn put(
         let connection = shared.link.connection().await?;
         let sent = Instant::now();
         let (put, seen) = match connection.txn(wish.put(session.id)).await {
-            Ok(answer) if answer.succeeded() => {
-                (wish.was_put(&answer)?, wish.was_recorded(&answer)?)
-            }
-            Ok(answer) => (wish.was_put(&answer)?, None),
+            Ok(answer) => match read(&wish, &answer) {
+                Ok(read) => read,
+                Err(trouble) => {
+                    // It may stand, whatever that answer means.
+                    waiter.taint();
+                    return Err(trouble);
+                }
+            },
             Err(trouble) => {
                 if trouble.lease_gone {
                     session.end(&shared, Loss::Revoked);
@@ -80,6 +85,15 @@ pub(super) async fn put(
         settles.stand = Some(Stand { revision, session });
         return Ok((put, seen, sent));
     }
+}
+
+fn read(wish: &Wish, answer: &TxnResponse) -> Result<(Put, Option<Seen>), Trouble> {
+    let put = wish.was_put(answer)?;
+    let seen = match answer.succeeded() {
+        true => wish.was_recorded(answer)?,
+        false => None,
+    };
+    Ok((put, seen))
 }
 
 /// Tells where a waiter stands when its put is over, however that ends.

@@ -213,7 +213,11 @@ impl RedisBuilder {
                 let sentinels = Sentinels::new(service, sentinels, servers);
                 ServerSettings::One(Source::Master(sentinels))
             }
-            Topology::Cluster { seeds } => ServerSettings::Cluster(Box::new(servers), seeds),
+            Topology::Cluster { seeds } => {
+                // What is wrong with the certificates is wrong for every node.
+                servers.client()?;
+                ServerSettings::Cluster(Box::new(servers), seeds)
+            }
         })
     }
 }

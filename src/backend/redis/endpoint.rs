@@ -3,6 +3,7 @@
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, TlsCertificates};
 
 use super::{trouble::Trouble, url::Address};
+use crate::backend::pem;
 
 /// Certificates of a user's own, in PEM.
 #[derive(Clone, Default)]
@@ -67,7 +68,15 @@ impl Endpoint {
                 Trouble::misconfigured("the address of a Redis server is not usable")
             });
         }
+        let not_usable =
+            || Trouble::misconfigured("the certificates are not usable: PEM is needed");
         let Certificates { root, client } = self.certificates.clone();
+        let roots = root.iter().map(|pem| (pem, "CERTIFICATE"));
+        let own = (client.iter())
+            .flat_map(|(certificate, key)| [(certificate, "CERTIFICATE"), (key, "PRIVATE KEY")]);
+        if !roots.chain(own).all(|(pem, what)| pem::holds(pem, what)) {
+            return Err(not_usable());
+        }
         let certificates = TlsCertificates {
             client_tls: client.map(|(client_cert, client_key)| ClientTlsConfig {
                 client_cert,
@@ -75,8 +84,7 @@ impl Endpoint {
             }),
             root_cert: root,
         };
-        redis::Client::build_with_tls(info, certificates)
-            .map_err(|_| Trouble::misconfigured("the certificates are not usable: PEM is needed"))
+        redis::Client::build_with_tls(info, certificates).map_err(|_| not_usable())
     }
 }
 
@@ -92,6 +100,26 @@ fn provide_cryptography() {
 #[cfg(test)]
 mod tests {
     use super::{super::url, *};
+    use crate::BackendError;
+
+    #[test]
+    fn certificates_that_hold_none_are_refused() {
+        let (none, nothing) = (b"secret".to_vec(), Vec::new());
+        let key = b"-----BEGIN PRIVATE KEY-----".to_vec();
+        for certificates in [
+            (Some(none.clone()), None),
+            (Some(nothing), None),
+            (None, Some((none.clone(), key))),
+            (None, Some((b"-----BEGIN CERTIFICATE-----".to_vec(), none))),
+        ] {
+            let (root, client) = certificates;
+            let server = url::parse("rediss://a").unwrap().server;
+            let endpoint = Endpoint::new(server, Certificates { root, client });
+            let error = BackendError::from(endpoint.client().unwrap_err()).to_string();
+            assert!(error.contains("PEM is needed"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
 
     #[test]
     fn no_request_waits_for_an_acknowledgement() {

@@ -44,7 +44,12 @@ pub(super) fn client(
     certificates: &Certificates,
 ) -> Result<redis::Client, BackendError> {
     let of_node = |trouble: Trouble| trouble.of_node(at + 1);
-    let target = redis_url::parse(url).map_err(of_node)?;
+    // Its own error tells what else Redis can be.
+    let target = redis_url::parse(url).map_err(|_| {
+        of_node(Trouble::misconfigured(format!(
+            "its URL is not usable; accepted: {ACCEPTED}"
+        )))
+    })?;
     if !matches!(target.topology, Topology::One) {
         return Err(of_node(Trouble::misconfigured(
             "RedLock needs single servers, which know nothing of each other",
@@ -106,6 +111,7 @@ mod tests {
         let error = client((1, &url), &Certificates::default()).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("node 2 of the list"), "{error}");
+        assert!(error.contains("accepted: `redlock://"), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }
 }

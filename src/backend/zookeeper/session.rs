@@ -89,7 +89,11 @@ impl Session {
             if fits && is_fresh {
                 break (created, client);
             }
-            asked = granted;
+            // What the servers' bounds made of the wish they grant as it is; else they disagree.
+            asked = match asked == config.session_timeout {
+                true => granted,
+                false => config.session_timeout,
+            };
         };
         let session = Self {
             id: client.session_id().0,
@@ -153,6 +157,12 @@ impl Session {
         self.make_node(client, config).await?;
         let sent = Instant::now();
         let stat = client.set_data(&self.node, &config.data, None).await?;
+        if stat.ephemeral_owner != self.id {
+            // No node would ever be taken for ours.
+            return Err(Trouble::unavailable(
+                "ZooKeeper does not agree with itself which session this is",
+            ));
+        }
         self.tells_time(&stat, sent);
         Ok(())
     }
@@ -256,6 +266,16 @@ impl Session {
         timeout(limit, heard)
             .await
             .unwrap_or_else(|_| Err(Trouble::no_answer()))
+    }
+
+    /// Whether a heartbeat that is sent from now on is acknowledged within this time.
+    pub(super) async fn answers(&self, limit: Duration) -> bool {
+        let heard = self.hear(Instant::now() + self.timeout / 24, limit).await;
+        if self.is_over() {
+            // Whoever asks is told of that.
+            std::future::pending::<()>().await;
+        }
+        heard.is_ok()
     }
 
     /// Keeps it alive; returns when it has ended, or nobody can know that it has not.

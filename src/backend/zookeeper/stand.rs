@@ -34,6 +34,8 @@ use super::{
 
 /// Before what failed is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How often later requests are to be answered before one counts as passed over.
+const ROUNDS: usize = 4;
 
 /// Why standing ends.
 pub(super) enum Stop {
@@ -115,6 +117,14 @@ impl<'a> Stand<'a> {
                 tokio::select! {
                     result = request => result,
                     () = self.session.over() => return Err(Stop::SessionOver),
+                    () = self.is_passed_over() => {
+                        tracing::warn!(
+                            target: "tower_lock",
+                            "ZooKeeper answers later requests and not this one: the session ends"
+                        );
+                        self.session.end();
+                        return Err(Stop::SessionOver);
+                    }
                 }
             }
         };
@@ -125,6 +135,17 @@ impl<'a> Stand<'a> {
                 Err(Stop::SessionOver)
             }
             result => Ok(result),
+        }
+    }
+
+    /// Resolves when requests that were sent later have been answered for so long that this one never
+    /// will be: a server answers in order. What it did about it would stand for as long as the
+    /// session does.
+    async fn is_passed_over(&self) {
+        // It may be several, one after the other.
+        for _ in 0..ROUNDS {
+            while !self.session.answers(self.shared.config.timeout).await {}
+            sleep(self.shared.config.timeout).await;
         }
     }
 
