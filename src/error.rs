@@ -56,12 +56,24 @@ pub enum BackendErrorKind {
 /// An error of a [`LockBackend`](crate::backend::LockBackend).
 ///
 /// "Held by another" and "the backend failed" are different kinds and never mixed.
-#[derive(Debug)]
+///
+/// What caused it is told by [`source`](std::error::Error::source) alone, and neither printed nor
+/// shown by `Debug`: it may hold what a server said.
 pub struct BackendError {
     kind: BackendErrorKind,
     context: Cow<'static, str>,
     remaining: Option<Duration>,
     source: Option<BoxError>,
+}
+
+impl fmt::Debug for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendError")
+            .field("kind", &self.kind)
+            .field("context", &self.context)
+            .field("remaining", &self.remaining)
+            .finish_non_exhaustive()
+    }
 }
 
 impl BackendError {
@@ -138,5 +150,19 @@ impl fmt::Display for BackendError {
 impl Error for BackendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|e| e as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_said_is_told_by_the_source_alone() {
+        let error = BackendError::new(BackendErrorKind::Unavailable, "it is away")
+            .with_source("the secret of a server");
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+        assert!(error.source().is_some());
     }
 }
