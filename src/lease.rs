@@ -89,8 +89,8 @@ impl OwnerToken {
             static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 1024], used: 1024 }) };
         }
         POOL.with_borrow_mut(|pool| {
-            if pool.used == pool.bytes.len() {
-                getrandom::fill(&mut pool.bytes).expect("the operating system gives randomness");
+            if pool.used == pool.bytes.len() || cfg!(test) {
+                fill(&mut pool.bytes);
                 pool.used = 0;
             }
             let slot = &mut pool.bytes[pool.used..pool.used + 16];
@@ -116,6 +116,17 @@ impl OwnerToken {
     pub(crate) fn hash64(&self) -> u64 {
         u64::from_ne_bytes(self.0[..8].try_into().expect("eight bytes"))
     }
+}
+
+#[cfg(not(test))]
+fn fill(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system gives randomness");
+}
+
+/// By the seed of the thread, so that a simulation is the same again.
+#[cfg(test)]
+fn fill(bytes: &mut [u8]) {
+    fastrand::fill(bytes);
 }
 
 impl fmt::Debug for OwnerToken {
