@@ -154,6 +154,8 @@ pub fn drift_margin(ttl: Duration) -> Duration {
 /// assert_eq!(end - sent, Duration::from_millis(9898));
 /// ```
 pub fn valid_until(sent: Instant, ttl: Duration) -> Instant {
+    #[cfg(all(test, feature = "redis"))]
+    let sent = crate::simulation::counted_from(sent);
     sent + ttl.saturating_sub(drift_margin(ttl))
 }
 
