@@ -178,6 +178,7 @@ fn part<S: Copy + Debug>(
         findings.histories += 1;
         findings.seen.add_all(&history.seen);
         if !history.problems.is_empty() {
+            println!("{seed}: {:?}", history.problems);
             findings.seeds.push(seed);
             findings.first.get_or_insert((seed, history));
             if until_found {

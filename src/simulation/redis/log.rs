@@ -88,8 +88,11 @@ impl Belief {
         self.held.borrow().clone()
     }
 
-    pub(super) fn knows(&self, valid: Time) {
-        self.valid.set(self.valid.get().max(valid));
+    /// So much is left of it, unless it is lost.
+    pub(super) fn knows(&self, now: Time, remaining: Time) {
+        if remaining > 0 {
+            self.valid.set(self.valid.get().max(now + remaining));
+        }
     }
 
     /// From here on it does nothing under the lock.
@@ -98,7 +101,7 @@ impl Belief {
             return;
         };
         let now = clock.now();
-        self.knows(now + held.remaining().as_micros() as Time);
+        self.knows(now, held.remaining().as_micros() as Time);
         self.ends_at(now);
     }
 

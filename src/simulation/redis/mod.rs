@@ -60,7 +60,7 @@ const USUAL: Settings = Settings {
     acts: 4,
     keys: 1,
     troubles: true,
-    lasts: 10 * SECOND,
+    lasts: 12 * SECOND,
     leaves: true,
     loses: None,
     twist: Twist::None,
@@ -90,13 +90,13 @@ fn whatever_happens_one_holds_and_nobody_is_forgotten() {
         ("unavailable", 20),
         ("dropped", 50),
         ("lost", 20),
-        ("resets", 100),
-        ("cuts", 100),
-        ("pauses", 50),
+        ("resets", 50),
+        ("cuts", 50),
+        ("pauses", 30),
         ("losses of data", 20),
         ("restarts", 20),
-        ("standstills", 50),
-        ("crashes", 20),
+        ("standstills", 30),
+        ("crashes", 10),
         ("force releases", 10),
         ("foreign", 10),
     ] {
@@ -107,10 +107,10 @@ fn whatever_happens_one_holds_and_nobody_is_forgotten() {
 
 #[test]
 fn in_calm_weather_all_is_served_in_order_and_in_time() {
-    histories(CALM, count(60), World::run).assert_none();
+    histories(CALM, count(40), World::run).assert_none();
     // A message that is lost costs a second.
     let loses = Some(200);
-    histories(Settings { loses, ..CALM }, count(60), World::run).assert_none();
+    histories(Settings { loses, ..CALM }, count(40), World::run).assert_none();
 }
 
 #[test]
@@ -132,11 +132,10 @@ fn mistakes_are_found() {
     for (twist, settings, shows) in [
         (Twist::ReleasesOthers, USUAL, "both hold"),
         (Twist::CountsTokens, USUAL, "tokens"),
-        (Twist::KillsNothing, USUAL, "held for nobody"),
+        (Twist::KillsNothing, USUAL, "left at the server"),
         (Twist::LastFirst, CALM, "passed over"),
         (Twist::LeavesLease, CALM, "held for nobody"),
         (Twist::NobodyLooks, lossy, "is free"),
-        (Twist::Barges, CALM, "passed over"),
         (Twist::Endless, CALM, "no end"),
         (Twist::FromReply, USUAL, "both hold"),
     ] {

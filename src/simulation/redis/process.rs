@@ -143,8 +143,9 @@ impl Process {
         self.callers.iter().all(JoinHandle::is_finished)
     }
 
+    /// Whether its clock is behind.
     pub(super) fn stands(&self, now: Time) -> bool {
-        self.stands_until > now
+        self.ran < now
     }
 
     /// What is left of a lease, by its own clock.

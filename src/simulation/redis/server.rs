@@ -74,26 +74,26 @@ impl Server {
         }
     }
 
-    pub(super) fn takes(&mut self, now: Time, line: u64, bytes: &[u8]) -> Vec<Does> {
-        let mut does = Vec::new();
-        if self.closed.contains(&line) {
-            return does;
+    pub(super) fn takes(&mut self, line: u64, bytes: &[u8]) {
+        if !self.closed.contains(&line) {
+            let buffer = self.connections.entry(line).or_default();
+            buffer.extend_from_slice(bytes);
         }
-        let buffer = self.connections.entry(line).or_default();
-        buffer.extend_from_slice(bytes);
+    }
+
+    /// Executes the next command of a connection, if there is a whole one.
+    pub(super) fn executes(&mut self, now: Time, line: u64) -> Option<Vec<Does>> {
+        let buffer = self.connections.get_mut(&line)?;
+        let (args, used) = request(buffer)?;
+        buffer.drain(..used);
         self.data.borrow_mut().now = now;
-        while let Some(buffer) = self.connections.get_mut(&line)
-            && let Some((args, used)) = request(buffer)
-        {
-            buffer.drain(..used);
-            self.answer(line, &args, &mut does);
-            for (hearer, channel, message) in std::mem::take(&mut self.data.borrow_mut().published)
-            {
-                let push = [b"message".to_vec(), channel, message];
-                does.push(Does::Sends(hearer, pushed(&push)));
-            }
+        let mut does = Vec::new();
+        self.answer(line, &args, &mut does);
+        for (hearer, channel, message) in std::mem::take(&mut self.data.borrow_mut().published) {
+            let push = [b"message".to_vec(), channel, message];
+            does.push(Does::Sends(hearer, pushed(&push)));
         }
-        does
+        Some(does)
     }
 
     fn answer(&mut self, line: u64, args: &[Vec<u8>], does: &mut Vec<Does>) {

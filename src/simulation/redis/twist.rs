@@ -17,8 +17,6 @@ pub(super) enum Twist {
     LeavesLease,
     /// Nobody looks at a key whose holder has ended, or whose message was lost.
     NobodyLooks,
-    /// A newcomer that finds the key free takes it, whoever waits.
-    Barges,
     /// A queue has no end.
     Endless,
     /// A lease counts from the answer.
@@ -64,11 +62,6 @@ impl Twist {
                 "-- On behalf of a process that waits",
                 "if call('EXISTS', Q) == 1 then serve(nil) end",
                 "",
-            ),
-            Self::Barges => (
-                "-- Acquires, asks again",
-                "call('EXISTS', KEYS[1], KEYS[2]) == 0",
-                "call('EXISTS', KEYS[1]) == 0",
             ),
             Self::Endless => (
                 "",

@@ -37,6 +37,8 @@ pub(super) struct World {
     processes: Vec<Process>,
     keys: Rc<Vec<LockKey>>,
     log: Rc<RefCell<Log>>,
+    /// How long it is from fault to fault, about.
+    calm: Time,
     well_since: Time,
     free_since: Vec<Time>,
     orphan_since: Vec<(u64, Time)>,
@@ -71,6 +73,7 @@ impl World {
             places: BTreeMap::new(),
             keys: Rc::new(keys),
             log: Rc::default(),
+            calm: [500, 1500, 4000][random.usize(..3)] * MS,
             well_since: 0,
             crashed: false,
             random,
@@ -156,9 +159,23 @@ impl World {
                 self.server.close(arrival.line);
                 continue;
             };
-            let forced = self.server.forced;
-            let does = self.server.takes(at, arrival.line, &bytes);
+            self.server.takes(arrival.line, &bytes);
+            self.execute(at, arrival.line);
+        }
+        for process in &mut self.processes {
+            process.run(until);
+        }
+        lock(&self.net).tidy();
+        self.now = until;
+        self.server.data.borrow_mut().now = until;
+        self.look_at_keys();
+    }
+
+    fn execute(&mut self, at: Time, line: u64) {
+        let mut forced = self.server.forced;
+        while let Some(does) = self.server.executes(at, line) {
             if self.server.forced > forced {
+                forced = self.server.forced;
                 self.log.borrow_mut().amnesia.push(at);
             }
             let mut net = lock(&self.net);
@@ -171,13 +188,6 @@ impl World {
             drop(net);
             self.look_at_queues();
         }
-        for process in &mut self.processes {
-            process.run(until);
-        }
-        lock(&self.net).tidy();
-        self.now = until;
-        self.server.data.borrow_mut().now = until;
-        self.look_at_keys();
     }
 
     fn name(&self, key: usize) -> String {
@@ -204,7 +214,8 @@ impl World {
                 for (score, entry) in &queue {
                     let waits = *score < 4.2e15 && !entry.starts_with('!');
                     if waits && *score < mine && !entry.starts_with(owner.as_str()) {
-                        problems.push(format!("key {key}: the first in line is passed over"));
+                        let what = "the first in line is passed over";
+                        problems.push(format!("key {key}: {what}: {owner} {mine}, {queue:?}"));
                     }
                 }
             }
@@ -233,10 +244,7 @@ impl World {
             if let (Some(held), Some(process)) = (belief.held(), process)
                 && !process.stands(self.now)
             {
-                let remaining = process.remaining(&held);
-                if remaining > 0 {
-                    belief.knows(self.now + remaining);
-                }
+                belief.knows(self.now, process.remaining(&held));
             }
         }
         for key in 0..self.keys.len() {
@@ -291,9 +299,8 @@ impl World {
         lines.map(|(id, _)| *id).collect()
     }
 
-    /// One fault in about half a second.
     fn trouble(&mut self) {
-        if self.random.u64(0..500 * MS) >= WINDOW {
+        if self.random.u64(0..self.calm) >= WINDOW {
             return;
         }
         let now = self.now;
