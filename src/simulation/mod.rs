@@ -73,6 +73,8 @@ pub(crate) struct Findings {
     /// The seeds of those that showed a problem, in order.
     pub(crate) seeds: Vec<u64>,
     first: Option<(u64, History)>,
+    /// What was looked for.
+    found: bool,
 }
 
 impl Findings {
@@ -105,7 +107,7 @@ impl Findings {
     }
 
     /// What the first history with a problem showed.
-    pub(crate) fn problems(&self) -> &[String] {
+    fn problems(&self) -> &[String] {
         self.first.as_ref().map_or(&[], |(_, h)| &h.problems)
     }
 }
@@ -127,11 +129,11 @@ pub(crate) fn histories<S: Copy + Debug + Sync>(
     run: fn(S, u64) -> History,
 ) -> Findings {
     if let Some(seed) = number("TOWER_LOCK_SIM_SEED") {
-        return part(settings, seed..seed + 1, 1, false, run);
+        return part(settings, seed..seed + 1, 1, None, run);
     }
     let (mut findings, other) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| part(settings, 1..count, 2, false, run));
-        let one = part(settings, 0..count, 2, false, run);
+        let other = scope.spawn(|| part(settings, 1..count, 2, None, run));
+        let one = part(settings, 0..count, 2, None, run);
         (one, other.join().expect("a history ended in a panic"))
     });
     findings.histories += other.histories;
@@ -144,22 +146,23 @@ pub(crate) fn histories<S: Copy + Debug + Sync>(
     findings
 }
 
-/// Runs histories until one shows a problem, at most so many.
-pub(crate) fn find<S: Copy + Debug>(
+/// Runs histories until one shows this, at most so many; whether one did.
+pub(crate) fn shows<S: Copy + Debug>(
     settings: S,
+    problem: &str,
     most: u64,
     run: fn(S, u64) -> History,
-) -> Findings {
-    let findings = part(settings, 0..most, 1, true, run);
+) -> bool {
+    let findings = part(settings, 0..most, 1, Some(problem), run);
     findings.print(settings);
-    findings
+    findings.found
 }
 
 fn part<S: Copy + Debug>(
     settings: S,
     seeds: Range<u64>,
     step: usize,
-    until_found: bool,
+    until: Option<&str>,
     run: fn(S, u64) -> History,
 ) -> Findings {
     /// A panic says which seed it was.
@@ -178,10 +181,11 @@ fn part<S: Copy + Debug>(
         findings.histories += 1;
         findings.seen.add_all(&history.seen);
         if !history.problems.is_empty() {
-            println!("{seed}: {:?}", history.problems);
+            let shows = |what: &str| history.problems.iter().any(|p| p.contains(what));
+            findings.found = until.is_some_and(shows);
             findings.seeds.push(seed);
             findings.first.get_or_insert((seed, history));
-            if until_found {
+            if findings.found {
                 break;
             }
         }

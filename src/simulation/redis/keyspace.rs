@@ -33,11 +33,13 @@ struct Entry {
     ends: Option<u64>,
 }
 
+type Members = Vec<(f64, Vec<u8>)>;
+
 #[derive(Debug)]
 enum Stored {
     Text(Vec<u8>),
     /// Sorted by score, then by member.
-    Set(Vec<(f64, Vec<u8>)>),
+    Set(Members),
 }
 
 fn wrong_type() -> Reply {
@@ -129,7 +131,7 @@ impl Keyspace {
         self.keys.get_mut(key)
     }
 
-    fn set(&mut self, key: &[u8]) -> Result<Option<&mut Vec<(f64, Vec<u8>)>>, Reply> {
+    fn set(&mut self, key: &[u8]) -> Result<Option<&mut Members>, Reply> {
         match self.entry(key) {
             None => Ok(None),
             Some(Entry {

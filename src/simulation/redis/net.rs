@@ -112,7 +112,6 @@ impl Net {
         line.up.push_back(Packet { at, bytes });
     }
 
-    /// `may_be_lost`: what a channel says, not an answer.
     pub(super) fn send_down(&mut self, line: u64, now: Time, bytes: Option<Vec<u8>>) {
         let is_message = bytes
             .as_ref()

@@ -73,7 +73,9 @@ impl World {
             places: BTreeMap::new(),
             keys: Rc::new(keys),
             log: Rc::default(),
-            calm: [500, 1500, 4000][random.usize(..3)] * MS,
+            calm: settings
+                .every
+                .unwrap_or([500, 1500, 4000][random.usize(..3)] * MS),
             well_since: 0,
             crashed: false,
             random,
