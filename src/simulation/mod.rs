@@ -146,14 +146,14 @@ pub(crate) fn histories<S: Copy + Debug + Sync>(
     findings
 }
 
-/// Runs histories until one shows this, at most so many; whether one did.
+/// Runs these histories until one shows this problem; whether one did.
 pub(crate) fn shows<S: Copy + Debug>(
     settings: S,
     problem: &str,
-    most: u64,
+    seeds: Range<u64>,
     run: fn(S, u64) -> History,
 ) -> bool {
-    let findings = part(settings, 0..most, 1, Some(problem), run);
+    let findings = part(settings, seeds, 1, Some(problem), run);
     findings.print(settings);
     findings.found
 }
