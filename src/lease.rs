@@ -89,8 +89,8 @@ impl OwnerToken {
             static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 1024], used: 1024 }) };
         }
         POOL.with_borrow_mut(|pool| {
-            if pool.used == pool.bytes.len() {
-                getrandom::fill(&mut pool.bytes).expect("the operating system gives randomness");
+            if pool.used == pool.bytes.len() || cfg!(test) {
+                fill(&mut pool.bytes);
                 pool.used = 0;
             }
             let slot = &mut pool.bytes[pool.used..pool.used + 16];
@@ -118,6 +118,17 @@ impl OwnerToken {
     }
 }
 
+#[cfg(not(test))]
+fn fill(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system gives randomness");
+}
+
+/// By the seed of the thread, so that a simulation is the same again.
+#[cfg(test)]
+fn fill(bytes: &mut [u8]) {
+    fastrand::fill(bytes);
+}
+
 impl fmt::Debug for OwnerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnerToken(..)")
@@ -143,6 +154,8 @@ pub fn drift_margin(ttl: Duration) -> Duration {
 /// assert_eq!(end - sent, Duration::from_millis(9898));
 /// ```
 pub fn valid_until(sent: Instant, ttl: Duration) -> Instant {
+    #[cfg(all(test, feature = "redis"))]
+    let sent = crate::simulation::counted_from(sent);
     sent + ttl.saturating_sub(drift_margin(ttl))
 }
 

@@ -20,6 +20,8 @@ pub mod record;
 mod replay;
 mod route;
 mod runtime;
+#[cfg(test)]
+mod simulation;
 pub mod single_flight;
 mod sync;
 mod web;

@@ -1,5 +1,6 @@
 //! What keeps a panic of somebody else from spreading: one way to lock a `std` mutex (no section
-//! here leaves its data half changed), and one to run foreign code where others wait behind it.
+//! here leaves its data half changed), one to run foreign code where others wait behind it, and how
+//! tables hash.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,3 +16,11 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn contain(work: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(work));
 }
+
+/// How tables of this process hash: not to be foreseen by who sends requests.
+#[cfg(not(test))]
+pub(crate) type HashState = std::hash::RandomState;
+
+/// The same in every run, so that a simulation walks its tables in the same order.
+#[cfg(test)]
+pub(crate) type HashState = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;

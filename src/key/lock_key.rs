@@ -2,11 +2,13 @@
 
 use std::{
     fmt::{self, Write as _},
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher},
     sync::{Arc, OnceLock},
 };
 
 use sha2::{Digest, Sha256};
+
+use crate::sync::HashState;
 
 /// The longest namespace that stands in a key as it is.
 const MAX_NAMESPACE: usize = 64;
@@ -65,8 +67,8 @@ impl LockKey {
     }
 
     fn from_canonical(text: &str) -> Self {
-        static STATE: OnceLock<RandomState> = OnceLock::new();
-        let hash = STATE.get_or_init(RandomState::new).hash_one(text);
+        static STATE: OnceLock<HashState> = OnceLock::new();
+        let hash = STATE.get_or_init(HashState::default).hash_one(text);
         Self {
             text: text.into(),
             hash,

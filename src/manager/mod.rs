@@ -14,6 +14,8 @@ pub(crate) mod plan;
 mod registry;
 mod seat;
 mod shutdown;
+#[cfg(test)]
+mod sim;
 mod worker;
 
 use std::{

@@ -8,8 +8,8 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, ServerErrorKind, Value,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, RedisResult, ServerErrorKind,
+    Value, aio::MultiplexedConnection,
 };
 use tokio::{
     sync::{Notify, OnceCell},
@@ -78,6 +78,23 @@ impl Connection {
         limit: Duration,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Self, Trouble> {
+        let dial = |config| async move {
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        };
+        Self::open_by(dial, limit, on_push).await
+    }
+
+    /// The same over whatever `dial` connects to.
+    pub(super) async fn open_by<F>(
+        dial: impl FnOnce(AsyncConnectionConfig) -> F,
+        limit: Duration,
+        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Self, Trouble>
+    where
+        F: Future<Output = RedisResult<MultiplexedConnection>>,
+    {
         let ended = CancellationToken::new();
         let at_end = ended.clone();
         let config = AsyncConnectionConfig::new()
@@ -92,9 +109,7 @@ impl Connection {
                 Ok::<(), std::convert::Infallible>(())
             });
         let open = async {
-            let mux = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
+            let mux = dial(config).await?;
             let mut connection = Self {
                 mux,
                 timeout: limit,

@@ -109,6 +109,7 @@ pub(super) async fn listen(shared: Arc<Shared>, place: Arc<Place>) {
     };
     let opened = async || shared.gap_at(&place);
     tokio::select! {
+        biased;
         () = link.supervise(open, opened) => {}
         () = try_it(&shared, link, &heard) => {}
     }

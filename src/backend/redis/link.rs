@@ -1,9 +1,14 @@
 //! A connection that is opened again whenever it ends.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    time::Duration,
+};
 
 use tokio::{
-    sync::watch,
+    sync::Notify,
     time::{Instant, sleep, timeout_at},
 };
 
@@ -15,7 +20,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(in crate::backend) struct Link {
-    state: watch::Sender<State>,
+    state: RwLock<State>,
+    /// Wakes those who wait for a connection in the order in which they came.
+    changed: Notify,
     /// How long a caller waits for a connection, from when it was lost.
     patience: Duration,
 }
@@ -44,15 +51,28 @@ pub(super) enum Standing {
 
 impl Link {
     pub(in crate::backend) fn new(patience: Duration) -> Self {
-        let (state, _) = watch::channel(State::Down {
+        let state = State::Down {
             since: Instant::now(),
             trouble: Trouble::unavailable("there is no connection to Redis yet"),
-        });
-        Self { state, patience }
+        };
+        Self {
+            state: RwLock::new(state),
+            changed: Notify::new(),
+            patience,
+        }
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_waiters();
     }
 
     pub(super) fn standing(&self) -> Standing {
-        match &*self.state.borrow() {
+        match &*self.state() {
             State::Up(connection) if !connection.has_ended() => Standing::Up(connection.clone()),
             State::Opening { .. } => Standing::Opening,
             State::Up(_) | State::Down { .. } | State::Closed => Standing::Down,
@@ -70,10 +90,15 @@ impl Link {
     /// The connection, or why there is none: at once if that has been so for the operation
     /// timeout.
     pub(in crate::backend) async fn connection(&self) -> Result<Arc<Connection>, Trouble> {
-        let mut changes = self.state.subscribe();
+        if let Some(connection) = self.ready() {
+            return Ok(connection);
+        }
         let from_now = Instant::now() + self.patience;
         loop {
-            let (limit, trouble) = match &*changes.borrow_and_update() {
+            // Registered before the look, so that no change is missed.
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (limit, trouble) = match &*self.state() {
                 State::Up(connection) if !connection.has_ended() => return Ok(connection.clone()),
                 State::Up(_) => (from_now, Trouble::ended()),
                 State::Opening { .. } => (
@@ -84,16 +109,15 @@ impl Link {
                 // Of a Cluster's node that has no slot any more: the key is elsewhere by now.
                 State::Closed => return Err(Trouble::nowhere()),
             };
-            match timeout_at(limit, changes.changed()).await {
-                Ok(Ok(())) => {}
-                _ => return Err(trouble),
+            if timeout_at(limit, changed).await.is_err() {
+                return Err(trouble);
             }
         }
     }
 
     /// Whether it has been down for so long that callers are refused at once.
     pub(in crate::backend) fn is_given_up(&self) -> bool {
-        match &*self.state.borrow() {
+        match &*self.state() {
             State::Up(_) => false,
             State::Closed => true,
             State::Opening { since } | State::Down { since, .. } => {
@@ -145,7 +169,7 @@ impl Link {
             self.opening();
             opened().await;
             pause = FIRST_PAUSE;
-            self.state.send_replace(State::Up(connection.clone()));
+            self.change(|state| *state = State::Up(connection.clone()));
             at_hand = watch_over(&connection, &open).await;
             connection.end();
             self.down(Trouble::ended());
@@ -155,7 +179,7 @@ impl Link {
 
     /// Keeps the time since when it is down.
     fn down(&self, trouble: Trouble) {
-        self.state.send_modify(|state| {
+        self.change(|state| {
             let since = match state {
                 State::Opening { since } | State::Down { since, .. } => *since,
                 State::Up(_) | State::Closed => Instant::now(),
@@ -165,7 +189,7 @@ impl Link {
     }
 
     fn opening(&self) {
-        self.state.send_modify(|state| {
+        self.change(|state| {
             if let State::Down { since, .. } = state {
                 *state = State::Opening { since: *since };
             }
@@ -179,7 +203,7 @@ struct Lowered<'a>(&'a Link);
 
 impl Drop for Lowered<'_> {
     fn drop(&mut self) {
-        self.0.state.send_replace(State::Closed);
+        self.0.change(|state| *state = State::Closed);
     }
 }
 
@@ -190,6 +214,7 @@ where
 {
     loop {
         tokio::select! {
+            biased;
             () = connection.ended() => return None,
             () = connection.doubted() => {}
         }

@@ -32,6 +32,8 @@ mod renewals;
 mod room;
 pub(in crate::backend) mod scripts;
 mod sentinel;
+#[cfg(test)]
+pub(crate) mod sim;
 mod slots;
 pub(in crate::backend) mod trouble;
 mod undo;

@@ -37,6 +37,7 @@ pub(super) async fn walk(shared: Arc<Shared>) {
             }
         };
         tokio::select! {
+            biased;
             () = until => {}
             () = shared.room.earlier.notified() => {}
             Some(_) = looking.join_next() => {}

@@ -43,6 +43,8 @@ pub(super) enum Source {
     Fixed(Box<redis::Client>),
     /// Where Sentinels say that the master is.
     Master(Arc<Sentinels>),
+    #[cfg(test)]
+    Simulated(super::sim::Dialer),
 }
 
 impl Source {
@@ -57,6 +59,10 @@ impl Source {
             Self::Fixed(client) => Connection::open(client, limit, on_push).await?,
             Self::Master(sentinels) => {
                 return sentinels.open_master(limit, on_push, lock_runtime).await;
+            }
+            #[cfg(test)]
+            Self::Simulated(dialer) => {
+                Connection::open_by(|config| dialer.dial(config), limit, on_push).await?
             }
         };
         if connection.server().is_replica {

@@ -78,11 +78,12 @@ pub(super) async fn renew_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedRec
     let mut running = JoinSet::new();
     loop {
         let first = tokio::select! {
+            biased;
+            Some(_) = running.join_next() => continue,
             first = queue.recv() => match first {
                 Some(first) => first,
                 None => return,
             },
-            Some(_) = running.join_next() => continue,
         };
         // Others that are due at this moment are about to ask too.
         yield_now().await;

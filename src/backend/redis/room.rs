@@ -18,7 +18,10 @@ use super::{
     names::Names,
     waiter::{Asked, Together, Waiter},
 };
-use crate::{clock::jittered, sync::lock};
+use crate::{
+    clock::jittered,
+    sync::{HashState, lock},
+};
 
 /// The longest time that a process lets a key of its waiters go unlooked at.
 const CEILING: Duration = Duration::from_secs(1);
@@ -36,9 +39,9 @@ pub(super) struct Room {
 
 #[derive(Debug, Default)]
 struct Tables {
-    owners: HashMap<Asker, Entry>,
-    lines: HashMap<Arc<str>, Line>,
-    gates: HashMap<Arc<str>, Arc<Gate>>,
+    owners: HashMap<Asker, Entry, HashState>,
+    lines: HashMap<Arc<str>, Line, HashState>,
+    gates: HashMap<Arc<str>, Arc<Gate>, HashState>,
 }
 
 #[derive(Debug)]

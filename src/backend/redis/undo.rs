@@ -195,13 +195,14 @@ pub(super) async fn undo_all(shared: Arc<Shared>, mut queue: mpsc::UnboundedRece
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
+            biased;
+            Some(_) = running.join_next() => {}
             undo = queue.recv() => match undo {
                 Some(undo) => {
                     running.spawn(undo.run(shared.clone()));
                 }
                 None => break,
             },
-            Some(_) = running.join_next() => {}
         }
     }
     let rest = async { while running.join_next().await.is_some() {} };
