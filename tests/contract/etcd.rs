@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    keeps_records, passes,
+    both, keeps_records, passes,
     servers::{Etcd, TcpProxy},
 };
 
@@ -84,21 +84,17 @@ impl ContractTarget for Cluster {
 }
 
 #[test]
-fn etcd_passes() {
-    passes(&Cluster::new(), NOT_APPLICABLE);
+fn etcd_passes_plain_and_erased() {
+    both(
+        || passes(&Cluster::new(), NOT_APPLICABLE),
+        || passes(&Erased(Cluster::new()), NOT_APPLICABLE),
+    );
 }
 
 #[test]
-fn etcd_passes_erased() {
-    passes(&Erased(Cluster::new()), NOT_APPLICABLE);
-}
-
-#[test]
-fn etcd_keeps_records() {
-    keeps_records(&Cluster::late());
-}
-
-#[test]
-fn etcd_keeps_records_erased() {
-    keeps_records(&Erased(Cluster::late()));
+fn etcd_keeps_records_plain_and_erased() {
+    both(
+        || keeps_records(&Cluster::late()),
+        || keeps_records(&Erased(Cluster::late())),
+    );
 }

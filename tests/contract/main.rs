@@ -19,7 +19,9 @@ mod zookeeper;
 
 use std::{
     future::Future,
+    panic::resume_unwind,
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -97,6 +99,17 @@ fn passes<T: ContractTarget>(target: &T, not_applicable: &[&str]) {
     for (name, reason) in report.not_applicable() {
         assert!(report.to_string().contains(&format!("{name}: {reason}")));
     }
+}
+
+/// Runs both at once: most of either is waiting.
+fn both(one: impl FnOnce() + Send, other: impl FnOnce()) {
+    thread::scope(|scope| {
+        let one = scope.spawn(one);
+        other();
+        if let Err(panic) = one.join() {
+            resume_unwind(panic);
+        }
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    keeps_records, passes,
+    both, keeps_records, passes,
     servers::{RedisServer, TcpProxy},
 };
 
@@ -67,21 +67,17 @@ impl ContractTarget for Redis {
 }
 
 #[test]
-fn redis_passes() {
-    passes(&Redis::new(), &[]);
+fn redis_passes_plain_and_erased() {
+    both(
+        || passes(&Redis::new(), &[]),
+        || passes(&Erased(Redis::new()), &[]),
+    );
 }
 
 #[test]
-fn redis_passes_erased() {
-    passes(&Erased(Redis::new()), &[]);
-}
-
-#[test]
-fn redis_keeps_records() {
-    keeps_records(&Redis::new());
-}
-
-#[test]
-fn redis_keeps_records_erased() {
-    keeps_records(&Erased(Redis::new()));
+fn redis_keeps_records_plain_and_erased() {
+    both(
+        || keeps_records(&Redis::new()),
+        || keeps_records(&Erased(Redis::new())),
+    );
 }

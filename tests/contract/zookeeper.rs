@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    keeps_records, passes,
+    both, keeps_records, passes,
     servers::{TcpProxy, ZooKeeperServer},
 };
 
@@ -82,21 +82,17 @@ impl ContractTarget for ZooKeeper {
 const NOT_APPLICABLE: &[&str] = &["reserved_tokens"];
 
 #[test]
-fn zookeeper_passes() {
-    passes(&ZooKeeper::new(), NOT_APPLICABLE);
+fn zookeeper_passes_plain_and_erased() {
+    both(
+        || passes(&ZooKeeper::new(), NOT_APPLICABLE),
+        || passes(&Erased(ZooKeeper::new()), NOT_APPLICABLE),
+    );
 }
 
 #[test]
-fn zookeeper_passes_erased() {
-    passes(&Erased(ZooKeeper::new()), NOT_APPLICABLE);
-}
-
-#[test]
-fn zookeeper_keeps_records() {
-    keeps_records(&ZooKeeper::new());
-}
-
-#[test]
-fn zookeeper_keeps_records_erased() {
-    keeps_records(&Erased(ZooKeeper::new()));
+fn zookeeper_keeps_records_plain_and_erased() {
+    both(
+        || keeps_records(&ZooKeeper::new()),
+        || keeps_records(&Erased(ZooKeeper::new())),
+    );
 }
