@@ -1,13 +1,15 @@
 //! How many wait: bounded per key and per manager, so that a hot key cannot fill the process.
 
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
-};
-
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::{key::LockKey, sync::lock};
+use crate::{
+    key::LockKey,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+        lock,
+    },
+};
 
 const SHARDS: usize = 16;
 
