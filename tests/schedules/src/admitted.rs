@@ -1,13 +1,15 @@
 //! Admission: never more than its limits, and nothing is left of those who are gone or refused.
 
-use std::sync::atomic::{AtomicUsize as Tally, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool as Flag, AtomicUsize as Tally, Ordering::SeqCst};
 
 use shuttle::{future::block_on, thread};
 
 use crate::{
     admission::{Admission, Full},
     explore::{fails, holds},
+    hold::Hold,
     key::LockKey,
+    registry::Registry,
     sync::{Arc, Notify, atomic::AtomicUsize, point},
 };
 
@@ -108,6 +110,55 @@ fn lets_a_shutdown_end<C: Counts>() {
     left.notify_waiters();
     newcomer.join().unwrap();
     shutdown.join().unwrap();
+}
+
+/// How a shutdown looks whether anything is left.
+type Look = fn(&Admission, &Registry) -> bool;
+
+/// A waiter is registered before it leaves the waiters: a shutdown that looks in the order in
+/// which it moves on misses it in neither place. The loop is the one of the library's
+/// `until_free`, which has a timeout besides.
+fn is_not_missed_on_its_way(free: Look) {
+    let shared = Arc::new((Admission::new(1), Registry::new(), Notify::new()));
+    let gone = std::sync::Arc::new(Flag::new(false));
+    let hold = Arc::new(Hold::new(1, u64::MAX));
+    assert_eq!(shared.0.enter(&hold.key, 1), Ok(()));
+    let waiter = {
+        let (shared, gone) = (shared.clone(), gone.clone());
+        thread::spawn(move || {
+            let (waiting, held, released) = &*shared;
+            held.insert(hold.clone());
+            waiting.leave(&hold.key);
+            released.notify_waiters();
+            gone.store(true, SeqCst);
+            held.remove(&hold);
+            released.notify_waiters();
+        })
+    };
+    let (waiting, held, released) = &*shared;
+    block_on(async {
+        loop {
+            let released = released.notified();
+            if free(waiting, held) {
+                break;
+            }
+            released.await;
+        }
+    });
+    assert!(gone.load(SeqCst), "missed on its way");
+    waiter.join().unwrap();
+}
+
+#[test]
+fn a_shutdown_does_not_miss_a_waiter_that_becomes_a_holder() {
+    holds(|| is_not_missed_on_its_way(|waiting, held| waiting.total() == 0 && held.len() == 0));
+}
+
+#[test]
+fn a_shutdown_that_looks_for_holders_first_is_found() {
+    fails("missed on its way", || {
+        is_not_missed_on_its_way(|waiting, held| held.len() == 0 && waiting.total() == 0);
+    });
 }
 
 #[test]

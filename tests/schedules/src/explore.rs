@@ -16,11 +16,13 @@ const SEED: u64 = 7;
 /// How many times a priority changes under `PctScheduler`: most mistakes need one or two.
 const DEPTH: usize = 3;
 
-/// Schedules of each of the two kinds.
+/// Schedules of each of the two kinds in a test run; every mistake shows within them.
+const ENOUGH: usize = 1500;
+
 fn schedules() -> usize {
     match env::var("TOWER_LOCK_SCHEDULES") {
         Ok(number) => number.parse().expect("TOWER_LOCK_SCHEDULES is a number"),
-        Err(_) => 3000,
+        Err(_) => ENOUGH,
     }
 }
 
@@ -46,8 +48,7 @@ pub(crate) fn fails(words: &str, test: impl Fn() + Send + Sync + 'static) {
     let mut config = config();
     config.failure_persistence = FailurePersistence::None;
     let test = std::sync::Arc::new(test);
-    // As few as a test run has, so that a long run proves no more of the controls.
-    let run = || explore(&config, 3000, move || test());
+    let run = || explore(&config, ENOUGH, move || test());
     let Err(panic) = catch_unwind(AssertUnwindSafe(run)) else {
         panic!("the mistake was not found");
     };

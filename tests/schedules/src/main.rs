@@ -7,6 +7,7 @@
 //! Each test has its controls: the same under a deliberate mistake, which must be found.
 
 #[path = "../../../src/manager/admission.rs"]
+#[allow(dead_code, reason = "not all of it is asked here")]
 mod admission;
 #[path = "../../../src/manager/agenda.rs"]
 mod agenda;

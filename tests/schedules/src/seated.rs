@@ -17,12 +17,25 @@ use crate::{
 };
 
 /// The right that is handed on. It counts where it ends.
-#[derive(Clone, Debug)]
-struct Right(std::sync::Arc<Tally>);
+#[derive(Debug)]
+struct Right(Option<std::sync::Arc<Tally>>);
+
+impl Right {
+    fn new(ended: std::sync::Arc<Tally>) -> Self {
+        Self(Some(ended))
+    }
+
+    /// Kept in parts it does not end.
+    fn parts(mut self) -> std::sync::Arc<Tally> {
+        self.0.take().unwrap()
+    }
+}
 
 impl Drop for Right {
     fn drop(&mut self) {
-        self.0.fetch_add(1, SeqCst);
+        if let Some(ended) = self.0.take() {
+            ended.fetch_add(1, SeqCst);
+        }
     }
 }
 
@@ -56,7 +69,7 @@ fn goes_to_one<P: Place>() {
     let place = P::new();
     let weak = Arc::downgrade(&place);
     let ended = std::sync::Arc::new(Tally::new(0));
-    let right = Right(ended.clone());
+    let right = Right::new(ended.clone());
     let other = {
         let place = place.clone();
         thread::spawn(move || place.take_back())
@@ -80,7 +93,7 @@ fn survives_its_owner<P: Place>() {
     let place = P::new();
     let weak = Arc::downgrade(&place);
     let ended = std::sync::Arc::new(Tally::new(0));
-    let right = Right(ended.clone());
+    let right = Right::new(ended.clone());
     let owner = thread::spawn(move || {
         let once = block_on(async {
             let mut taken = pin!(place.taken());
@@ -110,33 +123,33 @@ fn the_value_of_a_seat_survives_its_owner() {
     holds(survives_its_owner::<Seat<Right>>);
 }
 
+const WAKES_FIRST: u8 = 1;
+const LOOKS_THEN_TAKES: u8 = 2;
+
 /// Wakes its owner too early, or empties itself in two steps.
-struct Mistaken<const EARLY: bool> {
-    value: Mutex<Option<Right>>,
-    over: Mutex<bool>,
+struct Mistaken<const WHICH: u8> {
+    /// And whether it has been taken.
+    value: Mutex<(Option<std::sync::Arc<Tally>>, bool)>,
     given: Notify,
 }
 
-impl<const EARLY: bool> Mistaken<EARLY> {
+impl<const WHICH: u8> Mistaken<WHICH> {
     fn empty(&self) -> Option<Right> {
-        if EARLY {
-            let value = lock(&self.value).take();
-            *lock(&self.over) |= value.is_some();
-            return value;
+        let mut state = lock(&self.value);
+        let there = state.0.clone()?;
+        if WHICH == LOOKS_THEN_TAKES {
+            drop(state);
+            state = lock(&self.value);
         }
-        let there = lock(&self.value).as_ref().map(|right| right.0.clone());
-        let value = there.map(Right)?;
-        *lock(&self.over) = true;
-        lock(&self.value).take();
-        Some(value)
+        *state = (None, true);
+        Some(Right::new(there))
     }
 }
 
-impl<const EARLY: bool> Place for Mistaken<EARLY> {
+impl<const WHICH: u8> Place for Mistaken<WHICH> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            value: Mutex::new(None),
-            over: Mutex::new(false),
+            value: Mutex::new((None, false)),
             given: Notify::new(),
         })
     }
@@ -145,11 +158,11 @@ impl<const EARLY: bool> Place for Mistaken<EARLY> {
         let Some(place) = place.upgrade() else {
             return Err(value);
         };
-        if EARLY {
+        if WHICH == WAKES_FIRST {
             place.given.notify_one();
-            *lock(&place.value) = Some(value);
+            lock(&place.value).0 = Some(value.parts());
         } else {
-            *lock(&place.value) = Some(value);
+            lock(&place.value).0 = Some(value.parts());
             place.given.notify_one();
         }
         Ok(())
@@ -158,8 +171,9 @@ impl<const EARLY: bool> Place for Mistaken<EARLY> {
     async fn taken(&self) -> Option<Right> {
         loop {
             let given = self.given.notified();
-            if lock(&self.value).is_some() || *lock(&self.over) {
-                return self.empty();
+            let value = self.empty();
+            if value.is_some() || lock(&self.value).1 {
+                return value;
             }
             given.await;
         }
@@ -171,11 +185,16 @@ impl<const EARLY: bool> Place for Mistaken<EARLY> {
 }
 
 #[test]
+fn the_control_is_right_without_its_mistake() {
+    holds(goes_to_one::<Mistaken<0>>);
+}
+
+#[test]
 fn a_seat_that_wakes_before_it_gives_is_found() {
-    fails("deadlock", goes_to_one::<Mistaken<true>>);
+    fails("deadlock", goes_to_one::<Mistaken<WAKES_FIRST>>);
 }
 
 #[test]
 fn a_seat_that_is_emptied_in_two_steps_is_found() {
-    fails("so many have it", goes_to_one::<Mistaken<false>>);
+    fails("so many have it", goes_to_one::<Mistaken<LOOKS_THEN_TAKES>>);
 }
