@@ -14,6 +14,7 @@ pub mod idempotency;
 pub mod key;
 mod layer;
 pub mod lease;
+mod loss;
 mod manager;
 mod policy;
 pub mod record;

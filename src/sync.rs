@@ -1,11 +1,17 @@
 //! What keeps a panic of somebody else from spreading: one way to lock a `std` mutex (no section
 //! here leaves its data half changed), one to run foreign code where others wait behind it, and how
 //! tables hash.
+//!
+//! The files that `tests/schedules` includes take their means of synchronisation from here: there
+//! they are others, whose every step may be the other thread's turn.
 
+pub(crate) use std::sync::{Arc, Mutex, MutexGuard, Weak, atomic};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::PoisonError,
 };
+
+pub(crate) use tokio::sync::Notify;
 
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

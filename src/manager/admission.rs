@@ -1,13 +1,15 @@
 //! How many wait: bounded per key and per manager, so that a hot key cannot fill the process.
 
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
-};
-
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::{key::LockKey, sync::lock};
+use crate::{
+    key::LockKey,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+        lock,
+    },
+};
 
 const SHARDS: usize = 16;
 
@@ -46,10 +48,13 @@ impl Admission {
         {
             return Err(Full::Key);
         }
-        if self.total.fetch_add(1, Ordering::Relaxed) >= self.max {
-            self.total.fetch_sub(1, Ordering::Relaxed);
-            return Err(Full::Manager);
-        }
+        // Who is refused is not counted even for a moment: a shutdown that saw it would wait for
+        // somebody who never tells it that they left.
+        self.total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| {
+                (total < self.max).then_some(total + 1)
+            })
+            .map_err(|_| Full::Manager)?;
         entry
             .and_modify(|(_, n)| *n += 1)
             .or_insert_with(|| (key.clone(), 1));

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64},
     },
     time::Duration,
@@ -12,7 +12,11 @@ use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    LockManager, Shared, admission::Admission, batch::Batches, registry::Registry, worker,
+    LockManager, Shared,
+    admission::Admission,
+    agenda::{self, Agenda},
+    batch::Batches,
+    registry::Registry,
 };
 use crate::{backend::DynLockBackend, clock, error::ConfigError, runtime};
 
@@ -112,7 +116,6 @@ impl LockManagerBuilder {
         } else {
             runtime::handle()?
         };
-        let wake = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             capabilities: self.backend.dyn_capabilities(),
             backend: self.backend,
@@ -122,18 +125,17 @@ impl LockManagerBuilder {
             registry: Registry::new(),
             batches: Batches::new(),
             base: Instant::now(),
-            next_look: AtomicU64::new(u64::MAX),
             suspended: AtomicU64::new(clock::nanos(clock::suspended())),
             watches_suspend: !self.current_runtime,
-            wake: wake.clone(),
-            reap: Mutex::default(),
+            agenda: Agenda::new(),
             releases: TaskTracker::new(),
             closing: AtomicBool::new(false),
             draining: CancellationToken::new(),
             released: Notify::new(),
             runtime: runtime.clone(),
         });
-        runtime.spawn(worker::run(Arc::downgrade(&shared), wake));
+        let (weak, wake) = (Arc::downgrade(&shared), shared.agenda.wake());
+        runtime.spawn(agenda::run(weak, wake, Shared::work));
         Ok(LockManager { shared })
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::hold::{Hold, Releaser};
+use super::{Hold, Releaser};
 use crate::{
     backend::Mode,
     error::BackendError,

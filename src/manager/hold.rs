@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     Shared,
     batch::Lineage,
+    claim::{Gate, Owner, Releaser},
     nanos,
     observe::Observed,
     plan::{Plan, lead},
@@ -25,20 +26,6 @@ use crate::{
     lease::{FencingToken, Loss},
     sync::lock,
 };
-
-/// Who may release the lock. It moves one way, from `LAYER` to `RELEASED`, or to `TAKEN` and then
-/// to `TAKEN_RELEASED`. Whoever makes the last move releases: exactly one does.
-const LAYER: u8 = 0;
-const TAKEN: u8 = 1;
-const RELEASED: u8 = 2;
-const TAKEN_RELEASED: u8 = 3;
-
-/// Whether the response body is being polled. The manager closes an open gate when the body has
-/// had its time: after that the body never runs again, so its lock can go although nobody polls.
-const GATE_NONE: u8 = 0;
-const GATE_OPEN: u8 = 1;
-const GATE_POLLING: u8 = 2;
-const GATE_CLOSED: u8 = 3;
 
 /// `renew_at` while a renewal is under way.
 const RENEWING: u64 = u64::MAX;
@@ -57,8 +44,8 @@ pub(crate) struct Hold {
     /// How long the machine had been suspended when the last acknowledged acquire or renewal was
     /// sent, at most: nanoseconds.
     suspended_before: AtomicU64,
-    owner: AtomicU8,
-    gate: AtomicU8,
+    owner: Owner,
+    gate: Gate,
     renew_at: AtomicU64,
     hold_until: AtomicU64,
     /// The end of the lease as it was last asked for: asking costs, and it only moves to later.
@@ -72,15 +59,6 @@ struct UntilEnd {
     /// The place in this process's own queue, under `Batched`.
     lineage: Option<Box<Lineage>>,
     observed: Observed,
-}
-
-/// Who a guard acts for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Releaser {
-    /// The middleware, unless the handler took the guard.
-    Layer,
-    /// Whoever has the `LockGuard`.
-    Guard,
 }
 
 impl Hold {
@@ -109,11 +87,8 @@ impl Hold {
             renew_at: AtomicU64::new(0),
             hold_until: AtomicU64::new(granted_at.saturating_add(nanos(plan.max_hold))),
             valid_until: AtomicU64::new(valid_until),
-            owner: AtomicU8::new(match releaser {
-                Releaser::Layer => LAYER,
-                Releaser::Guard => TAKEN,
-            }),
-            gate: AtomicU8::new(GATE_NONE),
+            owner: Owner::new(releaser),
+            gate: Gate::new(),
             shared,
             key,
             mode,
@@ -260,21 +235,12 @@ impl Hold {
 
     /// Moves the right to release; `true` for the one caller that must now release.
     pub(crate) fn begin_release(&self, releaser: Releaser) -> bool {
-        let (from, to) = match releaser {
-            Releaser::Layer => (LAYER, RELEASED),
-            Releaser::Guard => (TAKEN, TAKEN_RELEASED),
-        };
-        self.owner
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.owner.begin_release(releaser)
     }
 
     /// Moves the right to release to the handler, once.
     pub(crate) fn take(&self) -> bool {
-        let taken = self
-            .owner
-            .compare_exchange(LAYER, TAKEN, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
+        let taken = self.owner.take();
         if taken {
             self.hold_for_max_hold();
         }
@@ -282,19 +248,16 @@ impl Hold {
     }
 
     pub(crate) fn is_layers(&self) -> bool {
-        self.owner.load(Ordering::Acquire) == LAYER
+        self.owner.is_layers()
     }
 
     /// Whether the lock left the middleware, even if it has been released since.
     pub(crate) fn is_taken(&self) -> bool {
-        matches!(self.owner.load(Ordering::Acquire), TAKEN | TAKEN_RELEASED)
+        self.owner.is_taken()
     }
 
     pub(crate) fn is_released(&self) -> bool {
-        matches!(
-            self.owner.load(Ordering::Acquire),
-            RELEASED | TAKEN_RELEASED
-        )
+        self.owner.is_released()
     }
 
     /// Whether the holder may act now.
@@ -351,31 +314,24 @@ impl Hold {
 
     /// Opens the gate: the handler is done, its body streams on under the lock.
     pub(crate) fn open_gate(&self) {
-        self.gate.store(GATE_OPEN, Ordering::SeqCst);
+        self.gate.open();
     }
 
     /// Enters a poll of the body; `false` if the gate was closed.
     pub(crate) fn enter_gate(&self) -> bool {
-        self.gate
-            .compare_exchange(GATE_OPEN, GATE_POLLING, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
+        self.gate.enter()
     }
 
     /// Leaves a poll of the body and returns the loss that happened meanwhile. Either this sees
     /// the loss, or whoever reports it finds the gate open: both sides write, then read.
     pub(crate) fn leave_gate(&self) -> Option<Loss> {
-        // Fails only for a lock that the handler took: it has no gate.
-        let _ =
-            self.gate
-                .compare_exchange(GATE_POLLING, GATE_OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        self.gate.leave();
         self.lease.dyn_lost().get()
     }
 
     /// Closes an open gate that is not being polled.
     pub(crate) fn close_gate(&self) -> bool {
-        self.gate
-            .compare_exchange(GATE_OPEN, GATE_CLOSED, Ordering::SeqCst, Ordering::SeqCst)
-            .is_ok()
+        self.gate.close()
     }
 
     /// Tells the observers that it is over, and gives away its place in this process's queue.

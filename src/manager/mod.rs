@@ -2,9 +2,11 @@
 
 mod acquire;
 mod admission;
+mod agenda;
 mod batch;
 mod begin;
 mod builder;
+mod claim;
 mod error;
 mod guard;
 mod hold;
@@ -23,7 +25,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -35,10 +37,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use self::{
     acquire::Wish,
     begin::{Beginning, Begun},
+    claim::Releaser,
     guard::Releasing,
-    hold::{Hold, Releaser},
+    hold::Hold,
 };
-use self::{admission::Admission, batch::Batches, plan::Plan, registry::Registry, worker::Reap};
+use self::{
+    admission::Admission, agenda::Agenda, batch::Batches, plan::Plan, registry::Registry,
+    worker::Reap,
+};
 pub use self::{
     builder::LockManagerBuilder,
     error::{AcquireError, AcquireErrorKind},
@@ -99,12 +105,9 @@ pub(crate) struct Shared {
     batches: Batches,
     /// The zero of all times kept as nanoseconds.
     base: Instant,
-    /// When the worker looks at the held locks next, unless woken; see [`worker`].
-    next_look: AtomicU64,
     suspended: AtomicU64,
     watches_suspend: bool,
-    wake: Arc<Notify>,
-    reap: Mutex<Vec<Reap>>,
+    agenda: Agenda<Reap>,
     /// Releases that are not finished.
     releases: TaskTracker,
     /// A shutdown has begun; for those who do not wait.
@@ -312,12 +315,5 @@ impl Shared {
     /// A lock that this process holds on the key.
     pub(crate) fn held_here(&self, key: &LockKey) -> Option<Arc<Hold>> {
         self.registry.find(key)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // The worker sees that the manager is gone.
-        self.wake.notify_one();
     }
 }

@@ -1,11 +1,12 @@
 //! Every lock that this manager holds, by key.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-
 use hashbrown::HashTable;
 
 use super::hold::Hold;
-use crate::{key::LockKey, sync::lock};
+use crate::{
+    key::LockKey,
+    sync::{Arc, Mutex, MutexGuard, lock},
+};
 
 const SHARDS: usize = 16;
 

@@ -1,14 +1,11 @@
 //! A place in a queue of this process. It is given one value, once; its owner takes it, or
 //! another takes it back if the owner does not.
 
-use std::{
-    sync::{Arc, Mutex, Weak},
-    time::Duration,
-};
+use std::time::Duration;
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
-use crate::sync::lock;
+use crate::sync::{Arc, Mutex, Notify, Weak, lock};
 
 /// The owner holds it, the queue has a weak reference: an owner that is gone is seen as gone.
 #[derive(Debug)]

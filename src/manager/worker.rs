@@ -1,22 +1,14 @@
 //! The one worker of a manager: it renews what is held, tells of losses, and finishes the
 //! releases that a `Drop` cannot await.
-//!
-//! `next_look` is when the worker scans the registry next. A grant that is due earlier lowers it
-//! and wakes the worker; most grants are not, and wake nobody. Before a scan the worker sets it
-//! to "never" and afterwards lowers it to what it found: a grant inserted during the scan is
-//! either seen by the scan or lowers it itself, because it is inserted before it looks.
 
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep, timeout, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{Hold, ReleaseFuture, Releaser, Shared};
@@ -26,7 +18,7 @@ use crate::{
     error::{BackendError, BackendErrorKind},
     lease::Loss,
     policy::OnLost,
-    sync::{contain, lock},
+    sync::contain,
 };
 
 /// How often to look whether the machine was suspended, while anything is held.
@@ -62,20 +54,6 @@ impl std::fmt::Debug for Work {
     }
 }
 
-pub(super) async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
-    loop {
-        let next = match shared.upgrade() {
-            Some(shared) => shared.work(),
-            None => return,
-        };
-        match next {
-            // Woken or due, the loop looks at both.
-            Some(at) => drop(timeout_at(at, wake.notified()).await),
-            None => wake.notified().await,
-        }
-    }
-}
-
 impl Shared {
     /// Leaves a dropped guard's lock to the reaper. Never blocks for longer than a push.
     pub(super) fn reap(&self, hold: Arc<Hold>) {
@@ -96,8 +74,7 @@ impl Shared {
 
     fn leave(&self, work: Work) {
         let token = self.releases.token();
-        lock(&self.reap).push(Reap { work, token });
-        self.wake.notify_one();
+        self.agenda.leave(Reap { work, token });
     }
 
     /// Ends a hold whose right to release was claimed; returns what is left to await.
@@ -148,26 +125,21 @@ impl Shared {
 
     /// Has the worker look at the registry no later than this.
     pub(super) fn look_at(&self, nanos: u64) {
-        if nanos < self.next_look.load(Ordering::SeqCst)
-            && nanos < self.next_look.fetch_min(nanos, Ordering::SeqCst)
-        {
-            self.wake.notify_one();
-        }
+        self.agenda.look_at(nanos);
     }
 
     /// Does what is due and says when to come again.
-    fn work(self: &Arc<Self>) -> Option<Instant> {
-        let reap = std::mem::take(&mut *lock(&self.reap));
-        for Reap { work, token } in reap {
+    pub(super) fn work(self: &Arc<Self>) -> Option<Instant> {
+        for Reap { work, token } in self.agenda.take() {
             // What panics here must cost its own lock alone.
             contain(|| self.reap_one(work, token));
         }
         let now = Instant::now();
         let jumped = self.watches_suspend && self.note_suspends();
-        if jumped || self.next_look.load(Ordering::SeqCst) <= self.nanos(now) {
-            self.look(now);
+        if jumped || self.agenda.next_look() <= self.nanos(now) {
+            self.agenda.look(|| self.look(now));
         }
-        match self.next_look.load(Ordering::SeqCst) {
+        match self.agenda.next_look() {
             u64::MAX => None,
             nanos if self.watches_suspend => Some(self.instant(nanos).min(now + SUSPEND_CHECK)),
             nanos => Some(self.instant(nanos)),
@@ -201,9 +173,8 @@ impl Shared {
         suspended > before + 1_000_000
     }
 
-    /// Renews and loses what is due.
-    fn look(self: &Arc<Self>, now: Instant) {
-        self.next_look.store(u64::MAX, Ordering::SeqCst);
+    /// Renews and loses what is due; returns when the next is.
+    fn look(self: &Arc<Self>, now: Instant) -> u64 {
         let suspended = self.suspended();
         let then = self.nanos(now);
         let mut lost = Vec::new();
@@ -253,13 +224,10 @@ impl Shared {
         // Renewals are coarse so that many locks do not mean many scans; losses are exact.
         let next_renewal =
             renew_at.max(self.nanos(now + least_ttl.min(Duration::from_secs(60)) / 64));
-        let next = if renew_at == u64::MAX {
+        if renew_at == u64::MAX {
             lose_at
         } else {
             lose_at.min(next_renewal)
-        };
-        if next != u64::MAX {
-            self.next_look.fetch_min(next, Ordering::SeqCst);
         }
     }
 
