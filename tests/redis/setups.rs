@@ -1,6 +1,6 @@
 //! Ways to reach a server, and to keep apart on it.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use tower_lock::{
     BackendErrorKind, Lease as _, LockBackend as _, RedisBackend, backend::redis::RedisBuilder,
@@ -26,7 +26,9 @@ async fn it_works(server: &RedisServer, builder: RedisBuilder) {
 
 async fn kind_of_refusal(builder: RedisBuilder) -> (BackendErrorKind, String) {
     let error = builder.connect().await.unwrap_err();
-    (error.kind(), format!("{error:?}"))
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    let text = causes.map(|cause| format!("{cause} {cause:?} ")).collect();
+    (error.kind(), text)
 }
 
 #[tokio::test(flavor = "multi_thread")]
