@@ -26,8 +26,12 @@ async fn it_works(server: &RedisServer, builder: RedisBuilder) {
 
 async fn kind_of_refusal(builder: RedisBuilder) -> (BackendErrorKind, String) {
     let error = builder.connect().await.unwrap_err();
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    let text = causes.map(|cause| format!("{cause} {cause:?} ")).collect();
+    let mut text = String::new();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        text += &format!("{one} {one:?} ");
+        cause = one.source();
+    }
     (error.kind(), text)
 }
 

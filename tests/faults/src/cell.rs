@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Write as _,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -63,17 +63,11 @@ impl Cell {
     pub(crate) fn run(self) -> Outcome {
         let begun = Instant::now();
         let mut wrong = Vec::new();
-        // What starts servers panics where it cannot: one run fails, not all.
-        let played = catch_unwind(AssertUnwindSafe(|| self.play(&mut wrong)));
-        let (events, rounds) = played.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            wrong.push(format!("the harness panicked: {text}"));
-            (Vec::new(), 0)
-        });
+        let (events, rounds) = self.play(&mut wrong);
         let found = match History::of(events.clone()) {
             Ok(history) => {
                 let found = checks::check(&history, &expect::rules(self.backend, self.fault));
-                wrong.extend(expect::judge(self.backend, self.fault, &found));
+                wrong.extend(expect::judge(self.backend, self.fault, &history, &found));
                 found
             }
             Err(error) => {
@@ -99,19 +93,32 @@ impl Cell {
         } else {
             1
         };
-        let stage = Stage::begin(
-            self.backend,
-            Needs {
-                ttl: expect::ttl(self.backend, self.fault),
-                server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
-                client_clock: self.fault == Fault::ClientClock,
-                places,
-            },
-        );
         let mut rigs = Rigs::new(self.load(), places, self.seed);
         let mut rounds = 0;
-        if let Err(error) = self.act(&stage, &mut rigs, &mut rounds, wrong) {
-            wrong.push(error);
+        // What starts servers panics where it cannot: one run fails, not all, and what happened
+        // until then is kept.
+        let played = catch_unwind(AssertUnwindSafe(|| {
+            let stage = Stage::begin(
+                self.backend,
+                Needs {
+                    ttl: expect::ttl(self.backend, self.fault),
+                    fail_over: expect::fails_over(self.backend, self.fault),
+                    server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
+                    client_clock: self.fault == Fault::ClientClock,
+                    places,
+                },
+            );
+            self.act(&stage, &mut rigs, &mut rounds, wrong)
+        }));
+        match played {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => wrong.push(error),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                let text = text.unwrap_or("of an unknown kind");
+                wrong.push(format!("the harness panicked: {text}"));
+            }
         }
         let events = rigs.history().unwrap_or_else(|error| {
             wrong.push(error);
@@ -125,11 +132,14 @@ impl Cell {
             tasks: 8,
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
-            // Somebody has to hold when a fail-over is over.
-            long: match expect::is_fail_over(self.backend, self.fault) {
-                true => 500,
-                false => 50,
+            // Somebody has to hold when it happens.
+            long: if expect::meets_holders(self.backend, self.fault) {
+                500
+            } else {
+                50
             },
+            // Locks by hand are not renewed: without a fault they are good for a ttl.
+            ttls: if self.backend.is_control() { 0.75 } else { 1.5 },
         }
     }
 
@@ -190,7 +200,8 @@ impl Cell {
     /// Writes the history where it is found after the run.
     fn keep(&self, mut events: Vec<Event>) -> PathBuf {
         events.sort_by_key(|event| event.at);
-        let dir = PathBuf::from("target/faults");
+        // Wherever it is run from.
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/faults");
         let name = self.name().replace('/', "-");
         let path = dir.join(format!("{name}-{}.jsonl", self.seed));
         let write = || {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     checks::{Found, Kind, Rules},
     faults::Fault,
+    history::{Event, History, Nanos, What},
     stage::Backend,
 };
 
@@ -42,6 +43,7 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
     use Backend as B;
     use Fault as F;
     match (backend, fault) {
+        (backend, F::Calm) if backend.is_control() => (&[], ""),
         (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
         (B::Redis, F::Empty | F::Any) => (FORGETS, "lost data ends exclusion"),
@@ -66,7 +68,7 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
     use Fault as F;
     match (backend, fault) {
         (B::Naive, F::StopClient)
-        | (B::NaiveRedLock, F::Empty)
+        | (B::NaiveRedLock, F::EmptyMajority)
         | (B::NaiveSentinel, F::UnreplicatedFailOver) => &[Kind::DoubleHold],
         (B::NaiveCounter, F::Empty) => {
             &[Kind::DoubleHold, Kind::TokenInversion, Kind::WrongRefusal]
@@ -86,6 +88,16 @@ pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
             fault,
             Fault::KillServer | Fault::StopServer | Fault::FailOver | Fault::UnreplicatedFailOver
         )
+}
+
+/// Whether a silent server is to be replaced soon.
+pub(crate) fn fails_over(backend: Backend, fault: Fault) -> bool {
+    is_fail_over(backend, fault) || fault == Fault::Any
+}
+
+/// Whether it is seen only by who holds at that moment, and so many should.
+pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
+    backend.is_control() || is_fail_over(backend, fault) || fault.is_of_one_process()
 }
 
 /// The lease of all locks of a run.
@@ -151,7 +163,12 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
 }
 
 /// What is wrong with it.
-pub(crate) fn judge(backend: Backend, fault: Fault, found: &Found) -> Vec<String> {
+pub(crate) fn judge(
+    backend: Backend,
+    fault: Fault,
+    history: &History,
+    found: &Found,
+) -> Vec<String> {
     let (allowed, _) = allowed(backend, fault);
     let mut wrong: Vec<_> = found
         .violations
@@ -163,8 +180,12 @@ pub(crate) fn judge(backend: Backend, fault: Fault, found: &Found) -> Vec<String
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
         }
+        // It is the fault that brings it.
+        if found.of(*kind).any(|it| it.at < begins(history)) {
+            wrong.push(format!("{kind:?} was found before anything had happened"));
+        }
     }
-    if backend.is_control() && backend != Backend::NaiveCounter {
+    if !must_find(backend, fault).is_empty() && backend != Backend::NaiveCounter {
         // Two held, and the storage saw to it that nothing came of it.
         let figures = &found.figures;
         if figures.stale_writes_refused == 0 || figures.unfenced_lost == 0 {
@@ -175,4 +196,11 @@ pub(crate) fn judge(backend: Backend, fault: Fault, found: &Found) -> Vec<String
         wrong.push("nobody was granted anything".to_owned());
     }
     wrong
+}
+
+/// When the first thing was done to anybody.
+fn begins(history: &History) -> Nanos {
+    let done = |event: &&Event| matches!(event.what, What::Fault { .. } | What::Stopped { .. });
+    let first = history.events.iter().find(done);
+    first.map_or(Nanos::MAX, |event| event.at)
 }

@@ -176,6 +176,20 @@ impl Fault {
         some
     }
 
+    /// Whether it befalls one process, so that it matters what that one does.
+    pub(crate) fn is_of_one_process(self) -> bool {
+        matches!(
+            self,
+            Self::KillClient
+                | Self::StopClient
+                | Self::BlockThreads
+                | Self::Drain
+                | Self::BlackHole
+                | Self::LoseRequests
+                | Self::LoseReplies
+        )
+    }
+
     /// Whether wall clocks are set, of servers or processes.
     pub(crate) fn needs_clocks(self) -> bool {
         matches!(
@@ -200,8 +214,10 @@ impl Fault {
         let announced = "the servers announce themselves, so no proxy can stand before them";
         let one = "there is one server";
         match (self, backend) {
-            (Self::StopClient, B::Naive)
-            | (Self::Empty, B::NaiveCounter | B::NaiveRedLock)
+            (Self::Calm, B::Naive | B::NaiveRedLock)
+            | (Self::StopClient, B::Naive)
+            | (Self::Empty, B::NaiveCounter)
+            | (Self::EmptyMajority, B::NaiveRedLock)
             | (Self::UnreplicatedFailOver, B::NaiveSentinel) => Ok(()),
             (_, backend) if backend.is_control() => {
                 Err("it is there to be found broken by another")

@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use crate::history::{AttemptId, Event, What, now};
+use crate::history::{AttemptId, Event, Nanos, What, now};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Storage(Arc<Mutex<Table>>);
@@ -32,6 +32,8 @@ struct Row {
     accepted: u64,
     unfenced: u64,
     written: u64,
+    /// By whom, and when, if it has not written since.
+    claimed: Option<(AttemptId, Nanos)>,
 }
 
 impl Storage {
@@ -41,7 +43,7 @@ impl Storage {
         let listener = UnixListener::bind(path).expect("a socket of our own");
         let storage = this.clone();
         thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
+            for stream in listener.incoming().flatten() {
                 let storage = storage.clone();
                 // Its client may be killed at any moment.
                 thread::spawn(move || drop(storage.converse(stream)));
@@ -70,11 +72,21 @@ impl Storage {
 
     fn converse(&self, stream: UnixStream) -> std::io::Result<()> {
         let mut writer = stream.try_clone()?;
-        for line in BufReader::new(stream).lines() {
-            let answer = self.answer(&line?);
-            writer.write_all(answer.as_bytes())?;
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        // What has no end is of a client that was killed while it wrote.
+        while reader.read_line(&mut line)? > 0 && line.pop() == Some('\n') {
+            writer.write_all(self.answer(&line).as_bytes())?;
+            line.clear();
         }
         Ok(())
+    }
+
+    /// Who claimed this row last, and has not written since; and when it did.
+    pub(crate) fn works_on(&self, key: u32) -> Option<(u32, Nanos)> {
+        let table = self.0.lock().expect("no panic");
+        let (id, at) = table.rows.get(&key)?.claimed?;
+        Some((id.process, at))
     }
 
     fn answer(&self, line: &str) -> String {
@@ -95,6 +107,7 @@ impl Storage {
                 let accepted = row.fence <= token;
                 let fenced = if accepted {
                     row.fence = token;
+                    row.claimed = Some((id, now()));
                     row.fenced.to_string()
                 } else {
                     "stale".to_owned()
@@ -111,6 +124,7 @@ impl Storage {
             ("write", &[fenced, unfenced]) => {
                 row.unfenced = unfenced;
                 row.written += 1;
+                row.claimed = row.claimed.filter(|claimed| claimed.0 != id);
                 let accepted = row.fence == token;
                 if accepted {
                     row.fenced = fenced;

@@ -1,10 +1,17 @@
 //! Every fault on every backend, once. `scripts/faults --seconds 60` does it for longer.
 
-use std::process::Command;
+use std::{
+    process::Command,
+    sync::{Mutex, PoisonError},
+};
+
+/// One backend at a time, however many tests run: what a machine can do does not grow with them.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 fn bears(backends: &str) {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let status = Command::new(env!("CARGO_BIN_EXE_tower-lock-faults"))
-        .args(["--jobs", "2", "--backend", backends])
+        .args(["--jobs", "4", "--backend", backends])
         .status()
         .expect("the harness starts");
     assert!(status.success(), "{backends}: see above");

@@ -9,6 +9,7 @@ use std::{thread, time::Duration};
 use crate::{
     faults::Fault,
     history::What,
+    rig::HELD_LONG,
     stage::{Rigs, Servers, Stage},
 };
 
@@ -42,7 +43,13 @@ impl Nemesis<'_> {
             fault => fault,
         };
         self.round += 1;
-        let place = self.rng.usize(0..self.rigs.len());
+        // Who holds is met, if that is what it is about.
+        let somebody = self.rng.usize(0..self.rigs.len());
+        let place = if fault.is_of_one_process() {
+            self.rigs.at_work(HELD_LONG, 0).unwrap_or(somebody)
+        } else {
+            somebody
+        };
         let process = self.rigs.number_at(place);
         match fault {
             Fault::Calm | Fault::Cancel => {

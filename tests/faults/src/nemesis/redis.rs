@@ -9,6 +9,8 @@ use std::{
 use super::Nemesis;
 use crate::{
     faults::Fault,
+    history::now,
+    rig::HELD_LONG,
     servers::{ClusterServers, RedLockServers, RedisServer, SentinelServers},
     stage::Backend,
 };
@@ -26,8 +28,7 @@ impl Nemesis<'_> {
                 server.restart();
             }
             Fault::Empty => {
-                server.kill();
-                self.rest(0..300);
+                self.rigs.at_work(HELD_LONG, 0);
                 server.restart_empty();
             }
             Fault::StopServer => {
@@ -59,7 +60,10 @@ impl Nemesis<'_> {
                 all.iter().for_each(|node| node.restart());
             }
             Fault::Empty => any.restart_empty(),
-            Fault::EmptyMajority => all.iter().take(2).for_each(|node| node.restart_empty()),
+            Fault::EmptyMajority => {
+                self.rigs.at_work(HELD_LONG, 0);
+                all.iter().take(2).for_each(|node| node.restart_empty());
+            }
             Fault::StopServer => {
                 any.pause();
                 self.pause_between(1.1, 2.0);
@@ -79,7 +83,8 @@ impl Nemesis<'_> {
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas();
-                    self.rest(300..600);
+                    // Of this one no replica knows.
+                    self.rigs.at_work(HELD_LONG, now());
                 }
                 servers.kill_master();
                 self.runtime.block_on(servers.switched_from(old));
@@ -112,7 +117,7 @@ impl Nemesis<'_> {
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas(any);
-                    self.rest(300..600);
+                    self.rigs.at_work(HELD_LONG, now());
                 }
                 servers.kill(any);
                 self.runtime.block_on(servers.taken_over(any));

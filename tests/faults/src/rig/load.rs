@@ -222,7 +222,7 @@ impl Source {
             0 => Duration::from_millis(rng.u64(10..40)),
             1 => Duration::from_millis(rng.u64(0..8)),
             // Only by renewals.
-            _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(1.5),
+            _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(self.load.ttls),
             _ => Duration::from_millis(rng.u64(0..8)),
         };
         let patience = match rng.u32(0..10) {

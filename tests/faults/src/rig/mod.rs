@@ -75,12 +75,17 @@ pub(crate) struct Load {
     pub(crate) cancels: u32,
     /// Whether any process may expect its place in the queue to be kept.
     pub(crate) fifo: bool,
-    /// Of a thousand holders of a key that is not the hottest, how many hold for longer than the ttl.
+    /// Of a thousand holders of the last hot key and the cold ones, how many hold for long.
     pub(crate) long: u32,
+    /// How many ttls that is.
+    pub(crate) ttls: f32,
 }
 
 /// The keys that everybody wants.
 pub(crate) const HOT: u32 = 3;
+
+/// The one of them that some hold for long.
+pub(crate) const HELD_LONG: u32 = 2;
 
 /// All the others.
 pub(crate) const COLD: u32 = 500;

@@ -12,6 +12,8 @@ use crate::servers::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) ttl: Duration,
+    /// Whether another server is to take over from one that is silent, soon.
+    pub(crate) fail_over: bool,
     /// Servers' wall clocks that can be set.
     pub(crate) server_clocks: bool,
     /// A wall clock of the processes that can be set.
@@ -34,6 +36,8 @@ const DURABLE: [&str; 6] = [
 impl Stage {
     pub(crate) fn begin(backend: Backend, needs: Needs) -> Self {
         let mut clocks = Vec::new();
+        // Where nobody is to take over, a busy machine is no reason to.
+        let silence = Duration::from_secs(if needs.fail_over { 1 } else { 10 });
         let servers = match backend {
             Backend::Memory => Servers::None,
             Backend::Redis if needs.server_clocks => {
@@ -45,14 +49,14 @@ impl Stage {
             Backend::Sentinel | Backend::SentinelAcked | Backend::NaiveSentinel => {
                 Servers::Sentinel(SentinelServers::start_with(SentinelSetup {
                     replicas: 1,
-                    down_after: Duration::from_secs(1),
+                    down_after: silence,
                     ..SentinelSetup::default()
                 }))
             }
             Backend::Cluster => Servers::Cluster(ClusterServers::start_with(ClusterSetup {
                 masters: 3,
                 replicas_per_master: 1,
-                node_timeout: Duration::from_secs(1),
+                node_timeout: silence,
                 ..ClusterSetup::default()
             })),
             Backend::RedLock if needs.server_clocks => {

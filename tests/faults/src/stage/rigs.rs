@@ -9,12 +9,12 @@ use std::{
         mpsc::{RecvTimeoutError, Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::Stage;
 use crate::{
-    history::{Event, What, now},
+    history::{Event, Nanos, What, now},
     rig::{self, Load, Setup},
     servers::{Process, scratch::ScratchDir},
     storage::Storage,
@@ -22,6 +22,12 @@ use crate::{
 
 /// How long a process may take to begin and to end. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who has worked for so long goes on for longer: others are done.
+const LONG_WORK: Duration = Duration::from_millis(60);
+
+/// How long somebody who works for long is waited for.
+const PATIENT_FOR_WORK: Duration = Duration::from_secs(5);
 
 /// How often the harness says that it is awake.
 const BEAT: Duration = Duration::from_millis(50);
@@ -94,6 +100,28 @@ impl Rigs {
 
     pub(crate) fn number_at(&self, place: usize) -> Option<u32> {
         self.places[place].as_ref().map(|rig| rig.number)
+    }
+
+    /// The place of the process that works on this key and has for so long, waited for; it began
+    /// after this moment. `None` if there is none in time.
+    pub(crate) fn at_work(&self, key: u32, since: Nanos) -> Option<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENT_FOR_WORK {
+            if let Some((process, at)) = self.storage.works_on(key)
+                && at > since
+                && now() > at + LONG_WORK.as_nanos() as u64
+                && let Some(place) = self.place_of(process)
+            {
+                return Some(place);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        None
+    }
+
+    fn place_of(&self, number: u32) -> Option<usize> {
+        let of = |rig: &Option<Rig>| rig.as_ref().is_some_and(|rig| rig.number == number);
+        self.places.iter().position(of)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -243,7 +271,7 @@ impl Rigs {
 impl Rig {
     /// Waits until it says so; the whole line.
     fn says(&mut self, word: &str) -> Result<String, String> {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while let Some(left) = PATIENCE.checked_sub(begun.elapsed()) {
             match self.process.line_within(left) {
                 Some(line) if line.starts_with(word) => return Ok(line),
