@@ -167,7 +167,8 @@ impl Cell {
         loop {
             nemesis.strike(self.fault)?;
             // Those who waited are to be served, and the locks of the dead to be free.
-            thread::sleep(expect::settles(self.backend, self.fault));
+            let repeats = self.time.is_some() || self.fault == Fault::Any;
+            thread::sleep(expect::settles(self.backend, self.fault, repeats));
             let over = match self.time {
                 Some(time) => begun.elapsed() >= time,
                 None => nemesis.round >= if self.fault == Fault::Any { ANY } else { 1 },
@@ -178,23 +179,16 @@ impl Cell {
         }
         *rounds = nemesis.round;
         wrong.extend(rigs.rest()?);
+        // While the processes live: what they renew for nobody would be gone with them.
+        wrong.extend(left_over(stage));
         for place in 0..rigs.len() {
-            rigs.drain(place)?;
-        }
-        let done = Instant::now();
-        loop {
-            let left = stage.leftovers();
-            if left.is_empty() {
-                return Ok(());
+            let said = rigs.drain(place)?;
+            if !said.contains("forced: 0, confirmed: true") {
+                wrong.push(format!("nobody held any more, and yet: {said}"));
             }
-            if done.elapsed() > LEFTOVERS {
-                let count = left.len();
-                let some: Vec<_> = left.into_iter().take(5).collect();
-                wrong.push(format!("{count} left on the servers: {some:?}"));
-                return Ok(());
-            }
-            thread::sleep(Duration::from_millis(100));
         }
+        wrong.extend(left_over(stage));
+        Ok(())
     }
 
     /// Writes the history where it is found after the run.
@@ -217,5 +211,21 @@ impl Cell {
             eprintln!("{}: {error}", path.display());
         }
         path
+    }
+}
+
+/// What is left on the servers although nobody holds or waits, and does not go.
+fn left_over(stage: &Stage) -> Option<String> {
+    let begun = Instant::now();
+    loop {
+        let left = stage.leftovers();
+        if left.is_empty() {
+            return None;
+        }
+        if begun.elapsed() > LEFTOVERS {
+            let some: Vec<_> = left.iter().take(5).collect();
+            return Some(format!("{} left on the servers: {some:?}", left.len()));
+        }
+        thread::sleep(Duration::from_millis(100));
     }
 }

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use crate::{
-    checks::{Found, Kind, Rules},
+    checks::{self, Found, Kind, Rules},
     faults::Fault,
-    history::{Event, History, Nanos, What},
+    history::{Attempt, Event, History, Nanos, Outcome, What},
+    rig,
     stage::Backend,
 };
 
@@ -109,19 +110,16 @@ pub(crate) fn ttl(backend: Backend, fault: Fault) -> Duration {
     }
 }
 
-/// How long after a fault the load goes on.
-pub(crate) fn settles(backend: Backend, fault: Fault) -> Duration {
-    let ttl = ttl(backend, fault);
-    let dead = match fault {
-        // Whoever held is not there to give it back.
-        Fault::KillClient | Fault::Empty | Fault::EmptyMajority | Fault::KillAll => ttl,
-        _ => ttl / 2,
-    };
-    let slow = match backend {
-        Backend::Etcd | Backend::ZooKeeper => Duration::from_secs(1),
-        _ => Duration::ZERO,
-    };
-    dead + slow
+/// How long after a fault the load goes on: so long that who is never served is seen. At the end
+/// those who wait then go on waiting; where another fault follows, they have to have had their time.
+pub(crate) fn settles(backend: Backend, fault: Fault, repeats: bool) -> Duration {
+    let bound = Duration::from_nanos(rules(backend, fault).recovery);
+    match fault {
+        // A machine that is as busy as that recovers when it is over.
+        Fault::Storm => LATE,
+        _ if repeats => bound + Duration::from_millis(500),
+        _ => (bound + Duration::from_secs(1)).saturating_sub(rig::PATIENT),
+    }
 }
 
 pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
@@ -176,6 +174,11 @@ pub(crate) fn judge(
         .filter(|violation| !allowed.contains(&violation.kind))
         .map(|violation| format!("{:?}: {}", violation.kind, violation.text))
         .collect();
+    let refused = history.attempts.values().filter(|it| is_away(it)).count();
+    let undisturbed = matches!(fault, Fault::Calm | Fault::Cancel | Fault::ClientClock);
+    if undisturbed && refused * 10 > history.attempts.len() {
+        wrong.push(format!("{refused} were refused although nothing was away"));
+    }
     for kind in must_find(backend, fault) {
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
@@ -203,4 +206,12 @@ fn begins(history: &History) -> Nanos {
     let done = |event: &&Event| matches!(event.what, What::Fault { .. } | What::Stopped { .. });
     let first = history.events.iter().find(done);
     first.map_or(Nanos::MAX, |event| event.at)
+}
+
+/// Whether it was refused, and not because another held.
+fn is_away(attempt: &Attempt) -> bool {
+    match &attempt.outcome {
+        Outcome::Refused { why, .. } => !checks::is_busy(why),
+        _ => false,
+    }
 }

@@ -1,4 +1,5 @@
-//! Everybody is answered, and no wait outlives its time by more than a slack.
+//! Everybody is answered, no wait outlives its time by more than a slack, and nobody is told before
+//! that another holds.
 //!
 //! Time in which the process was stopped does not count, as its timers did not run, nor does time in
 //! which the whole machine stood still (see [`Course::of`](super::Course::of) for why that hides
@@ -9,14 +10,15 @@
 //! whose time, with the slack, was over by then.
 
 use super::{
-    Found, Kind,
+    Found, Kind, is_busy,
     view::{Key, Ms, View},
 };
-use crate::history::Outcome;
+use crate::history::{Attempt, Nanos, Outcome};
 
 pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
     for attempt in &key.attempts {
         let (id, call) = (attempt.id, attempt.call);
+        hasty(view, key, attempt, found);
         let bound = attempt.wait.saturating_add(view.rules.answer_slack);
         let answered = match &attempt.outcome {
             Outcome::Granted(grant) => Some((grant.at, "granted")),
@@ -46,5 +48,25 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
                 view.ms(until),
             ),
         );
+    }
+}
+
+/// So much is a matter of timers.
+const EARLY: Nanos = 5_000_000;
+
+fn hasty(view: &View<'_>, key: &Key<'_>, attempt: &Attempt, found: &mut Found) {
+    let Outcome::Refused { at, why } = &attempt.outcome else {
+        return;
+    };
+    if is_busy(why) && at + EARLY < attempt.call + attempt.wait {
+        let text = format!(
+            "key {}: {} called at {} ready to wait for {}, and was refused ({why}) at {}",
+            key.key,
+            attempt.id,
+            view.ms(attempt.call),
+            Ms::span(attempt.wait),
+            view.ms(*at),
+        );
+        found.add(Kind::Hasty, key.key, *at, text);
     }
 }

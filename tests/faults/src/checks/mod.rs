@@ -90,6 +90,8 @@ pub(crate) enum Kind {
     Overtaken,
     /// An answer came after the wait and its slack.
     Overdue,
+    /// A refusal because another holds came before the wait was over.
+    Hasty,
     /// No answer came at all.
     NeverAnswered,
     /// Waiters, nothing in the way, and no grant within the bound.
@@ -101,7 +103,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -111,6 +113,7 @@ impl Kind {
         Self::LossLate,
         Self::Overtaken,
         Self::Overdue,
+        Self::Hasty,
         Self::NeverAnswered,
         Self::SlowRecovery,
         Self::NotLinearizable,
@@ -216,4 +219,10 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
     storage::check(&view, &mut found);
     found.violations.sort_by_key(|violation| violation.at);
     found
+}
+
+/// Whether a refusal says that another holds: as an error of the manager, or as the status of a
+/// response. Everything else is about the backend or the process.
+pub(crate) fn is_busy(why: &str) -> bool {
+    matches!(why, "contended" | "wait_timed_out" | "409")
 }

@@ -25,15 +25,12 @@ use tower_lock::{
 };
 
 use super::{
-    COLD, HOT, Load, Setup,
+    COLD, HOT, Load, PATIENT, Setup,
     recorder::Recorder,
     storage::Client,
     work::{Attempt, Holder, Shop},
 };
 use crate::history::{Order, What};
-
-/// The longest that anybody who draws it waits.
-const PATIENT: Duration = Duration::from_secs(4);
 
 const IMPATIENT: Duration = Duration::from_millis(500);
 
@@ -195,16 +192,11 @@ impl Source {
     }
 
     fn call(&self, attempt: &Attempt, wait: Duration) {
-        let waits = !wait.is_zero();
         let in_order = self.fairness(attempt.key) == Fairness::Fifo;
         self.shop.recorder.write(What::Call {
             id: attempt.id,
             key: attempt.key,
-            order: if in_order && waits {
-                Order::Fifo
-            } else {
-                Order::Unfair
-            },
+            order: if in_order { Order::Fifo } else { Order::Unfair },
             wait: wait.as_nanos() as u64,
         });
     }

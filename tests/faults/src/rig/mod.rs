@@ -21,6 +21,9 @@ pub(crate) use self::{control::run, naive::Naive};
 /// How many threads its runtime has.
 pub(crate) const THREADS: usize = 2;
 
+/// The longest that anybody but a storm waits.
+pub(crate) const PATIENT: Duration = Duration::from_secs(4);
+
 /// What it prints when it is ready.
 pub(crate) const READY: &str = "ready";
 

@@ -23,6 +23,9 @@ use crate::{
 /// How long a process may take to begin and to end. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How many tasks a process may have when it does nothing: connections, and the like.
+const IDLE: usize = 8;
+
 /// Who has worked for so long goes on for longer: others are done.
 const LONG_WORK: Duration = Duration::from_millis(60);
 
@@ -213,18 +216,16 @@ impl Rigs {
         }
     }
 
-    /// SIGTERM, and waits until it has ended well.
-    pub(crate) fn drain(&mut self, place: usize) -> Result<(), String> {
-        let Some(mut rig) = self.places[place].take() else {
-            return Ok(());
-        };
+    /// SIGTERM, and waits until it has ended well. What it said of that.
+    pub(crate) fn drain(&mut self, place: usize) -> Result<String, String> {
+        let mut rig = self.places[place].take().expect("a process is there");
         let process = rig.number;
         self.note(What::Drains { process });
         rig.process.terminate();
-        rig.says(rig::DRAINED)?;
+        let said = rig.says(rig::DRAINED)?;
         self.note(What::Drained { process });
         if rig.process.wait() {
-            Ok(())
+            Ok(said)
         } else {
             Err(format!("process {process} did not end well"))
         }
@@ -238,7 +239,9 @@ impl Rigs {
         let mut left = Vec::new();
         for rig in self.places.iter_mut().flatten() {
             let said = rig.says(rig::RESTED)?;
-            if !said.contains("held=0 waiting=0 ") {
+            let tasks = said.rsplit('=').next().and_then(|text| text.parse().ok());
+            let idle = tasks.is_some_and(|tasks: usize| tasks <= IDLE);
+            if !said.contains("held=0 waiting=0 ") || !idle {
                 left.push(format!("process {}: {said}", rig.number));
             }
         }

@@ -189,6 +189,20 @@ fn wait_outlives_its_time() {
 }
 
 #[test]
+fn nobody_is_told_too_early_that_another_holds() {
+    let script = |why: &str| {
+        let why = why.to_owned();
+        Script::default()
+            .holds(0, 1, 5000, A, 1)
+            .call(100, B, 1000)
+            .at(600, What::Refused { id: id(B), why })
+    };
+    script("backend_unavailable").passes();
+    script("wait_timed_out").fails(&[Kind::Hasty]);
+    script("409").fails(&[Kind::Hasty]);
+}
+
+#[test]
 fn blocked_threads_are_a_stop() {
     let fault = |at: u64, script: Script| {
         let name = "blocked".to_owned();
