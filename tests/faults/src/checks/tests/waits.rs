@@ -1,6 +1,6 @@
 //! The order of the queue, answers in time, recovery.
 
-use super::script::{MS, Script, rules};
+use super::script::{MS, Script, id, rules};
 use crate::{
     checks::{Kind, Rules},
     history::What,
