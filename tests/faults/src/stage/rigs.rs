@@ -24,7 +24,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many tasks a process may have when it does nothing: connections, and the like.
-const IDLE: usize = 8;
+const IDLE: usize = 24;
 
 /// Who has worked for so long goes on for longer: others are done.
 const LONG_WORK: Duration = Duration::from_millis(60);
