@@ -156,7 +156,6 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         answer_slack: nanos(LATE + operation + late),
         recovery: nanos(ttl + LATE + operation + late),
         reconnects: nanos(operation + LATE),
-        ..Rules::default()
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct Rules {
     pub(crate) stall: Nanos,
 }
 
+/// What the tests begin with.
+#[cfg(test)]
 impl Default for Rules {
     fn default() -> Self {
         const MS: Nanos = 1_000_000;
