@@ -155,7 +155,9 @@ impl Fault {
             Self::CutServers => "the leader is cut off from the other servers",
             Self::ServerClock => "a server's wall clock jumps by an hour, ahead and back",
             Self::MajorityClock => "the wall clocks of a majority jump by an hour, ahead and back",
-            Self::DiskFull => "the servers cannot write to their disk",
+            Self::DiskFull => {
+                "the servers refuse to write, as their disk is full or their quota used up"
+            }
             Self::MemoryFull => "the servers are out of memory, or over their quota",
             Self::Any => "some of those that apply, one after the other",
         }
@@ -241,17 +243,19 @@ impl Fault {
             (Self::UnreplicatedFailOver, B::Sentinel | B::SentinelAcked | B::Cluster) => Ok(()),
             (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
             (Self::CutServers, B::ZooKeeper) => Ok(()),
-            (Self::CutServers, B::Etcd) => Err("as `stop-leader`"),
+            (Self::CutServers, B::Etcd) => Err("not brought: no proxy stands between members"),
             (Self::CutServers, B::Redis) => Err(one),
             (Self::CutServers, B::RedLock) => Err("nodes know nothing of each other"),
-            (Self::CutServers, _) => Err("as `unreplicated-fail-over`"),
+            (Self::CutServers, _) => Err("not brought: no proxy stands between the servers"),
             (Self::KillAll, B::Redis) => Err("as `kill-server`"),
             (Self::KillAll, B::Sentinel | B::SentinelAcked | B::Cluster) => {
-                Err("Redis behind them keeps what its persistence does: as `empty`")
+                Err("not brought: without persistence they forget everything")
             }
             (Self::Empty, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
             (Self::Empty, B::Etcd) => Err("a member without data has to be added anew by hand"),
-            (Self::Empty, _) => Err("as `unreplicated-fail-over`"),
+            (Self::Empty, _) => {
+                Err("not brought: an empty master empties its replicas, and all is forgotten")
+            }
             (Self::EmptyMajority, B::RedLock) => Ok(()),
             (Self::EmptyMajority, _) => Err("only nodes of RedLock are independent"),
             (Self::ServerClock, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
@@ -266,13 +270,13 @@ impl Fault {
             (Self::DiskFull, B::ZooKeeper) => {
                 Err("a server that cannot write ends itself: as `kill-server`")
             }
-            (Self::DiskFull, _) => Err("as with one server"),
+            (Self::DiskFull, _) => Err("brought to one server only"),
             (Self::MemoryFull, B::Redis | B::RedLock) => Ok(()),
             (Self::MemoryFull, B::Etcd) => Err("its quota is that of its disk: as `disk-full`"),
             (Self::MemoryFull, B::ZooKeeper) => {
                 Err("a server without memory ends itself: as `kill-server`")
             }
-            (Self::MemoryFull, _) => Err("as with one server"),
+            (Self::MemoryFull, _) => Err("brought to one server and to RedLock only"),
             _ => Ok(()),
         }
     }
