@@ -19,9 +19,7 @@ mod zookeeper;
 
 use std::{
     future::Future,
-    panic::resume_unwind,
     sync::{Arc, Mutex, PoisonError},
-    thread,
     time::Duration,
 };
 
@@ -102,12 +100,13 @@ fn passes<T: ContractTarget>(target: &T, not_applicable: &[&str]) {
 }
 
 /// Runs both at once: most of either is waiting.
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 fn both(one: impl FnOnce() + Send, other: impl FnOnce()) {
-    thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let one = scope.spawn(one);
         other();
         if let Err(panic) = one.join() {
-            resume_unwind(panic);
+            std::panic::resume_unwind(panic);
         }
     });
 }
