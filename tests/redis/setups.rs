@@ -26,7 +26,7 @@ async fn it_works(server: &RedisServer, builder: RedisBuilder) {
 
 async fn kind_of_refusal(builder: RedisBuilder) -> (BackendErrorKind, String) {
     let error = builder.connect().await.unwrap_err();
-    let mut text = String::new();
+    let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
         text += &format!("{one} {one:?} ");
