@@ -97,13 +97,8 @@ impl ZooKeeperServer {
         static SHARED: OnceLock<(ZooKeeperServer, Mutex<Process>)> = OnceLock::new();
         let (server, _watch) = SHARED.get_or_init(|| {
             let server = Self::start();
-            let mut watch = Command::new("sh");
-            watch
-                .args(["-c", WATCH])
-                .arg(server.id().to_string())
-                .arg(server.directory());
-            let watch = Process::spawn(&mut watch, "it is part of every system");
-            (server, Mutex::new(watch))
+            let watch = watch(server.id(), server.directory());
+            (server, watch)
         });
         server
     }

@@ -178,12 +178,13 @@ pub(crate) fn judge(
     if undisturbed && refused * 10 > history.attempts.len() {
         wrong.push(format!("{refused} were refused although nothing was away"));
     }
+    let begins = begins(history);
     for kind in must_find(backend, fault) {
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
         }
         // It is the fault that brings it.
-        if found.of(*kind).any(|it| it.at < begins(history)) {
+        if found.of(*kind).any(|it| it.at < begins) {
             wrong.push(format!("{kind:?} was found before anything had happened"));
         }
     }

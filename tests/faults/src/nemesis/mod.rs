@@ -53,7 +53,9 @@ impl Nemesis<'_> {
         let process = self.rigs.number_at(place);
         match fault {
             Fault::Calm | Fault::Cancel => {
-                self.lasts(fault, None, |_| {});
+                self.begins(fault, None);
+                self.pause_between(0.7, 1.0);
+                self.heals(fault, None);
             }
             Fault::KillClient => {
                 self.rigs.kill(place);
@@ -134,13 +136,6 @@ impl Nemesis<'_> {
         some().for_each(|clock| clock.set_behind(HOUR));
         self.pause_between(0.3, 0.7);
         some().for_each(|clock| clock.set_ahead(Duration::ZERO));
-    }
-
-    fn lasts(&mut self, fault: Fault, process: Option<u32>, what: impl FnOnce(&mut Self)) {
-        self.begins(fault, process);
-        what(self);
-        self.pause_between(0.7, 1.0);
-        self.heals(fault, process);
     }
 
     fn begins(&mut self, fault: Fault, process: Option<u32>) {

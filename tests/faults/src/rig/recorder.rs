@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use crate::history::{AttemptId, Event, Nanos, What, now};
+use crate::history::{AttemptId, Event, What, now};
 
 /// Every event is in the file when its call returns: the file outlives the process.
 #[derive(Debug)]
@@ -41,10 +41,7 @@ impl Recorder {
     }
 
     pub(super) fn write(&self, what: What) {
-        self.write_at(now(), what);
-    }
-
-    pub(super) fn write_at(&self, at: Nanos, what: What) {
+        let at = now();
         let mut line = serde_json::to_vec(&Event { at, what }).expect("an event is JSON");
         line.push(b'\n');
         let written = self

@@ -28,6 +28,24 @@ pub struct Wire {
     pub mistype: fn(frame: &[u8], which: u8, what: u8) -> Vec<u8>,
 }
 
+/// What mutations of an input put into it, where frames are many and most of them small: the steps
+/// below.
+pub const FRAMED: &[&str] = &[
+    "m\x03\x01",
+    "m\x04",
+    "m\0",
+    "m\x05\x02",
+    ".",
+    "\x03",
+    "\x07",
+    "\x0f",
+    "x",
+    "_",
+    "d",
+    "t\x02",
+    "T\x14",
+];
+
 /// What is done to replies: a list of steps, one for each frame, over all connections in the order
 /// in which they answer. When it is at its end, everything passes.
 ///

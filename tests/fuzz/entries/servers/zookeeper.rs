@@ -7,7 +7,7 @@ use tower_lock::{BackendError, ZooKeeperBackend};
 
 use super::{
     drill::{ANSWER, Subject},
-    relay::{Relay, Wire},
+    relay::{FRAMED, Relay, Wire},
     runtime,
 };
 use crate::{entries::Entry, servers::ZooKeeperServer};
@@ -15,21 +15,7 @@ use crate::{entries::Entry, servers::ZooKeeperServer};
 pub const ENTRY: Entry = Entry {
     name: "zookeeper",
     run,
-    words: &[
-        "m\x03\x01",
-        "m\x04",
-        "m\0",
-        "m\x05\x02",
-        ".",
-        "\x03",
-        "\x07",
-        "\x0f",
-        "x",
-        "_",
-        "d",
-        "t\x02",
-        "T\x14",
-    ],
+    words: FRAMED,
 };
 
 const WIRE: Wire = Wire { frame, mistype };
