@@ -3,6 +3,7 @@
 #![doc = include_str!("../../docs/zookeeper.md")]
 
 mod acquire;
+mod answer;
 mod beats;
 mod begin;
 mod board;

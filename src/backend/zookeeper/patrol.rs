@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 use zookeeper_client as zk;
 
-use super::{client::Shared, ends, session::Session, shelf::RECORDS};
+use super::{answer::readable, client::Shared, ends, session::Session, shelf::RECORDS};
 use crate::clock::jittered;
 
 /// Between two walks, and between two looks whether somebody is on duty.
@@ -51,7 +51,7 @@ async fn is_on_duty(shared: &Shared, session: &Session) -> bool {
         }
         let options = zk::CreateMode::Ephemeral.with_acls(config.acls());
         // Of two that do this the second is told that the node exists.
-        client.create(&node, &config.data, &options).await?;
+        readable(client.create(&node, &config.data, &options)).await?;
         Ok::<_, zk::Error>(true)
     };
     matches!(timeout(config.timeout, asked).await, Ok(Ok(true)))

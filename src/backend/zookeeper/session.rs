@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use zookeeper_client as zk;
 
 use super::{
+    answer::readable,
     beats::{Beats, Stamp},
     config::Config,
     server_clock::{Reading, ServerClock},
@@ -144,7 +145,7 @@ impl Session {
         writer.add_create(&trial, b"", &config.parents())?;
         writer.add_create(&child, b"", &config.nodes())?;
         let sent = Stamp::now();
-        let made = writer.commit().await.map_err(zk::Error::from)?;
+        let made = readable(writer.commit()).await.map_err(zk::Error::from)?;
         // As good as a heartbeat.
         lock(&self.beats).acknowledge(sent, Instant::now());
         let mut writer = client.new_multi_writer();
@@ -153,7 +154,7 @@ impl Session {
                 writer.add_delete(path, None)?;
             }
         }
-        writer.commit().await.map_err(zk::Error::from)?;
+        readable(writer.commit()).await.map_err(zk::Error::from)?;
         self.make_node(client, config).await?;
         let sent = Instant::now();
         let stat = client.set_data(&self.node, &config.data, None).await?;
@@ -186,7 +187,7 @@ impl Session {
 
     async fn make_node(&self, client: &zk::Client, config: &Config) -> Result<(), Trouble> {
         let options = zk::CreateMode::Ephemeral.with_acls(config.acls());
-        match client.create(&self.node, &config.data, &options).await {
+        match readable(client.create(&self.node, &config.data, &options)).await {
             // Made by an attempt whose answer was lost: nobody else has this name.
             Ok(_) | Err(zk::Error::NodeExists) => Ok(()),
             Err(error) => Err(error.into()),

@@ -21,6 +21,7 @@ use tokio_util::either::Either;
 use zookeeper_client as zk;
 
 use super::{
+    answer::readable,
     client::Shared,
     config::PARENT,
     kept::Before,
@@ -190,10 +191,8 @@ impl<'a> Stand<'a> {
     async fn create_one(&mut self) -> Result<(), Stop> {
         let (prefix, config) = (self.prefix(), &self.shared.config);
         let options = config.nodes();
-        match self
-            .see(self.client.create(&prefix, &config.data, &options))
-            .await?
-        {
+        let created = readable(self.client.create(&prefix, &config.data, &options));
+        match self.see(created).await? {
             Ok((stat, sequence)) => self.stands(format!("{prefix}{sequence}"), stat.czxid),
             Err(zk::Error::NoNode) => self.shared.room.learn(&self.place.key, false),
             Err(error) => self.doubt(error).await?,
@@ -219,7 +218,7 @@ impl<'a> Stand<'a> {
         self.shared.room.makes(&self.place.key);
         let mut failed = None;
         let written = async {
-            writer.commit().await.map_err(|error| {
+            readable(writer.commit()).await.map_err(|error| {
                 if let zk::MultiWriteError::OperationFailed { index, .. } = &error {
                     failed = Some(*index);
                 }

@@ -37,6 +37,9 @@ pub fn begin() {
     BEGUN.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            if is_contained(info) {
+                return;
+            }
             if !RUNS.try_with(Cell::get).unwrap_or(false) {
                 see(format!("a panic: {info}"));
             }
@@ -45,6 +48,14 @@ pub fn begin() {
         // Another may have one already: then logs are not looked at.
         let _ = tracing::subscriber::set_global_default(Reader(AtomicU64::new(1)));
     });
+}
+
+/// Whether the crate is known to make an error of it: a path without a byte is too short for
+/// zookeeper-client 0.11.2, wherever an answer tells one.
+fn is_contained(info: &PanicHookInfo<'_>) -> bool {
+    let place = info.location().map_or("", |location| location.file());
+    place.contains("zookeeper-client-0.11.2/src/util.rs")
+        && info.to_string().contains("out of bounds of ``")
 }
 
 /// The panics of tasks and threads, and the secrets that were logged, since this was last asked.
