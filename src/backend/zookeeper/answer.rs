@@ -9,9 +9,10 @@ use std::{
 
 use zookeeper_client as zk;
 
-/// Sees a request through whose answer tells a path. The library panics on one that is empty
-/// (zookeeper-client 0.11.2, `strip_root_path`), in the task that asked: here that is an answer that
-/// cannot be read, after which nobody knows what was done.
+/// Sees a request through. In the task that asked, the library panics on some answers that are too
+/// short (zookeeper-client 0.11.2: data without its `Stat`, an empty path), and so would every task
+/// of ours end for good that asks of a server. Here that is an error, after which nobody knows what
+/// was done.
 pub(super) async fn readable<T, E: From<zk::Error>>(
     request: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {

@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use zookeeper_client as zk;
 
-use super::{client::Shared, kept::Kept, session::Session, shelf::Shelf, watches::Watch};
+use super::{
+    answer::readable, client::Shared, kept::Kept, session::Session, shelf::Shelf, watches::Watch,
+};
 use crate::{clock::jittered, key::LockKey};
 
 /// How often to look, whatever was heard.
@@ -64,7 +66,7 @@ async fn tell(shared: &Shared, shelf: &Shelf, board: &Board) {
         return sleep(jittered(TROUBLED)).await;
     };
     let looked = tokio::select! {
-        looked = look(shared, &session, shelf) => looked,
+        looked = readable(look(shared, &session, shelf)) => looked,
         () = session.over() => return,
     };
     let Ok((sight, watch)) = looked else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zookeeper_client as zk;
 
-use super::{answer::readable, layout::NodeLayout, trouble::Trouble};
+use super::{layout::NodeLayout, trouble::Trouble};
 use crate::{key::LockKey, lease::FencingToken};
 
 pub(super) struct Config {
@@ -64,7 +64,7 @@ impl Config {
 
     pub(super) async fn make_base(&self, client: &zk::Client) -> Result<(), Trouble> {
         let options = zk::CreateMode::Persistent.with_acls(self.acls());
-        match readable(client.mkdir(&self.base, &options)).await {
+        match client.mkdir(&self.base, &options).await {
             Ok(()) => Ok(()),
             Err(zk::Error::NoNode) => Err(Trouble::no_chroot()),
             // It may stand under nodes in which this user may create nothing.

@@ -17,6 +17,7 @@ use tokio::{
 use zookeeper_client as zk;
 
 use super::{
+    answer::readable,
     client::Shared,
     session::Session,
     shelf::{Change, Shelf, Standing, Wrote, commit},
@@ -174,7 +175,7 @@ async fn look_at_some(shared: &Shared, session: &Session, names: &[Arc<str>]) {
         .collect();
     let mut deletions = Vec::new();
     for ((shelf, bucket, record), name) in asked.into_iter().zip(names) {
-        let (bucket, standing) = match (bucket.await, record.await) {
+        let (bucket, standing) = match (readable(bucket).await, readable(record).await) {
             (Ok(Some(bucket)), Ok(Some(standing))) => (bucket, standing),
             (Ok(_), Ok(_)) => continue,
             // It is no record: somebody else's.
@@ -195,7 +196,7 @@ async fn look_at_some(shared: &Shared, session: &Session, names: &[Arc<str>]) {
     }
     for (name, deletion) in deletions {
         let is_done = match deletion {
-            Ok(deletion) => matches!(commit(deletion).await, Ok(Wrote::Done)),
+            Ok(deletion) => matches!(readable(commit(deletion)).await, Ok(Wrote::Done)),
             Err(_) => false,
         };
         if !is_done {

@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::{
+    answer::readable,
     beats::Stamp,
     client::Client,
     place::{Grant, Place, Saved},
@@ -112,7 +113,10 @@ impl Inner {
         // A connection that breaks meanwhile is not the end of the question.
         let look = async {
             loop {
-                match client.check_stat(&self.path).await.map_err(Trouble::from) {
+                match readable(client.check_stat(&self.path))
+                    .await
+                    .map_err(Trouble::from)
+                {
                     Err(trouble) if !trouble.answered && !self.session.is_over() => {
                         sleep(PAUSE).await;
                     }

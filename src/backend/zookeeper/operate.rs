@@ -6,7 +6,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client as zk;
 
 use super::{
-    client::Client, config::OURS, queue::Queue, session::Session, trouble::Trouble, watches::Watch,
+    answer::readable, client::Client, config::OURS, queue::Queue, session::Session,
+    trouble::Trouble, watches::Watch,
 };
 use crate::{
     backend::{HolderState, KeyState, WaitBound},
@@ -39,7 +40,7 @@ impl<'a> Look<'a> {
     ) -> Result<Result<T, zk::Error>, Trouble> {
         let limit = self.client.shared.config.timeout;
         tokio::select! {
-            answer = timeout(limit, request) => answer.map_err(|_| Trouble::no_answer()),
+            answer = timeout(limit, readable(request)) => answer.map_err(|_| Trouble::no_answer()),
             () = session.over() => Err(Trouble::no_session()),
         }
     }

@@ -51,10 +51,10 @@ async fn is_on_duty(shared: &Shared, session: &Session) -> bool {
         }
         let options = zk::CreateMode::Ephemeral.with_acls(config.acls());
         // Of two that do this the second is told that the node exists.
-        readable(client.create(&node, &config.data, &options)).await?;
+        client.create(&node, &config.data, &options).await?;
         Ok::<_, zk::Error>(true)
     };
-    matches!(timeout(config.timeout, asked).await, Ok(Ok(true)))
+    matches!(timeout(config.timeout, readable(asked)).await, Ok(Ok(true)))
 }
 
 async fn walk_once(shared: &Shared, session: &Session) {
@@ -83,7 +83,8 @@ async fn list(shared: &Shared, session: &Session, path: &str) -> Vec<String> {
     let Ok(client) = session.client() else {
         return Vec::new();
     };
-    match timeout(shared.config.timeout, client.list_children(path)).await {
+    let listed = readable(client.list_children(path));
+    match timeout(shared.config.timeout, listed).await {
         Ok(Ok(children)) => children,
         _ => Vec::new(),
     }

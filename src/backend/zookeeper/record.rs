@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::{
+    answer::readable,
     client::{Client, Shared},
     errand,
     kept::Kept,
@@ -49,7 +50,7 @@ pub(super) async fn read(shared: &Shared, key: &LockKey) -> Result<Option<Kept>,
             read.await
         };
         let answer = tokio::select! {
-            answer = timeout(shared.config.timeout, both) => answer,
+            answer = timeout(shared.config.timeout, readable(both)) => answer,
             () = session.over() => return Err(Trouble::no_session()),
         };
         match answer.map_err(|_| Trouble::no_answer())? {

@@ -110,7 +110,7 @@ impl Session {
             watches: Watches::default(),
             client: Mutex::new(None),
         };
-        session.prepare(&client, config).await?;
+        readable(session.prepare(&client, config)).await?;
         *lock(&session.client) = Some(Arc::new(client));
         Ok(session)
     }
@@ -124,8 +124,7 @@ impl Session {
         if let Some(user) = &config.digest {
             connector = connector.with_auth("digest", user.as_bytes());
         }
-        connector
-            .connect(&config.servers)
+        readable(connector.connect(&config.servers))
             .await
             .map_err(|error| match error {
                 zk::Error::BadArguments(_) => {
@@ -145,7 +144,7 @@ impl Session {
         writer.add_create(&trial, b"", &config.parents())?;
         writer.add_create(&child, b"", &config.nodes())?;
         let sent = Stamp::now();
-        let made = readable(writer.commit()).await.map_err(zk::Error::from)?;
+        let made = writer.commit().await.map_err(zk::Error::from)?;
         // As good as a heartbeat.
         lock(&self.beats).acknowledge(sent, Instant::now());
         let mut writer = client.new_multi_writer();
@@ -154,7 +153,7 @@ impl Session {
                 writer.add_delete(path, None)?;
             }
         }
-        readable(writer.commit()).await.map_err(zk::Error::from)?;
+        writer.commit().await.map_err(zk::Error::from)?;
         self.make_node(client, config).await?;
         let sent = Instant::now();
         let stat = client.set_data(&self.node, &config.data, None).await?;
@@ -187,7 +186,7 @@ impl Session {
 
     async fn make_node(&self, client: &zk::Client, config: &Config) -> Result<(), Trouble> {
         let options = zk::CreateMode::Ephemeral.with_acls(config.acls());
-        match readable(client.create(&self.node, &config.data, &options)).await {
+        match client.create(&self.node, &config.data, &options).await {
             // Made by an attempt whose answer was lost: nobody else has this name.
             Ok(_) | Err(zk::Error::NodeExists) => Ok(()),
             Err(error) => Err(error.into()),
@@ -305,7 +304,7 @@ impl Session {
         let mut pause = PAUSE;
         loop {
             let sent = Stamp::now();
-            let wait = match client.set_data(&self.node, &config.data, None).await {
+            let wait = match readable(client.set_data(&self.node, &config.data, None)).await {
                 Ok(stat) => {
                     lock(&self.beats).acknowledge(sent, Instant::now());
                     self.tells_time(&stat, sent.at);
@@ -317,7 +316,7 @@ impl Session {
                 Err(error) => {
                     if error == zk::Error::NoNode {
                         // Somebody has deleted it.
-                        let _ = self.make_node(client, config).await;
+                        let _ = readable(self.make_node(client, config)).await;
                     }
                     pause = (pause * 2).min(period);
                     pause

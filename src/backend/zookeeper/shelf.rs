@@ -13,7 +13,6 @@ use std::future::Future;
 use zookeeper_client as zk;
 
 use super::{
-    answer::readable,
     config::{Config, token},
     kept::Kept,
     trouble::Trouble,
@@ -112,7 +111,7 @@ impl Shelf {
     /// Makes the bucket, which stays.
     pub(super) async fn make(&self, client: &zk::Client, config: &Config) -> Result<(), zk::Error> {
         let options = zk::CreateMode::Persistent.with_acls(config.acls());
-        readable(client.mkdir(&self.bucket, &options)).await
+        client.mkdir(&self.bucket, &options).await
     }
 }
 
@@ -120,7 +119,7 @@ impl Shelf {
 pub(super) async fn commit(
     writer: impl Future<Output = Result<Vec<zk::MultiWriteResult>, zk::MultiWriteError>>,
 ) -> Result<Wrote, zk::Error> {
-    match readable(writer).await {
+    match writer.await {
         Ok(_) => Ok(Wrote::Done),
         Err(zk::MultiWriteError::OperationFailed { index, source })
             if Trouble::from(source.clone()).answered =>

@@ -107,6 +107,7 @@ impl<'a> Stand<'a> {
         &self,
         request: impl Future<Output = Result<T, zk::Error>>,
     ) -> Result<Result<T, zk::Error>, Stop> {
+        let request = readable(request);
         tokio::pin!(request);
         let result = tokio::select! {
             biased;
@@ -191,8 +192,10 @@ impl<'a> Stand<'a> {
     async fn create_one(&mut self) -> Result<(), Stop> {
         let (prefix, config) = (self.prefix(), &self.shared.config);
         let options = config.nodes();
-        let created = readable(self.client.create(&prefix, &config.data, &options));
-        match self.see(created).await? {
+        match self
+            .see(self.client.create(&prefix, &config.data, &options))
+            .await?
+        {
             Ok((stat, sequence)) => self.stands(format!("{prefix}{sequence}"), stat.czxid),
             Err(zk::Error::NoNode) => self.shared.room.learn(&self.place.key, false),
             Err(error) => self.doubt(error).await?,
@@ -218,7 +221,7 @@ impl<'a> Stand<'a> {
         self.shared.room.makes(&self.place.key);
         let mut failed = None;
         let written = async {
-            readable(writer.commit()).await.map_err(|error| {
+            writer.commit().await.map_err(|error| {
                 if let zk::MultiWriteError::OperationFailed { index, .. } = &error {
                     failed = Some(*index);
                 }

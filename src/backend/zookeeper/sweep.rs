@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{sleep, sleep_until, timeout};
 use zookeeper_client as zk;
 
-use super::{client::Shared, config::PARENT, session::Session, trouble::Trouble};
+use super::{answer::readable, client::Shared, config::PARENT, session::Session, trouble::Trouble};
 use crate::key::LockKey;
 
 /// How many deletions are under way at a time.
@@ -99,7 +99,7 @@ async fn idle_containers(
         }
         Ok::<_, zk::Error>(found)
     };
-    match timeout(shared.config.timeout, all).await {
+    match timeout(shared.config.timeout, readable(all)).await {
         Ok(found) => Ok(found?),
         Err(_) => Err(Trouble::no_answer()),
     }
@@ -130,7 +130,7 @@ async fn delete_some(
         }
         Ok(())
     };
-    timeout(shared.config.timeout, all)
+    timeout(shared.config.timeout, readable(all))
         .await
         .unwrap_or_else(|_| Err(Trouble::no_answer()))
 }
