@@ -7,8 +7,8 @@
 //! mod servers;
 //! ```
 //!
-//! Everything is ended by its own pid on drop, so nothing of it belongs into a `static`, except
-//! for what [`RedisServer::shared`] does.
+//! Everything is ended by its own pid on drop; what is left when the process ends, in a `static` or
+//! because it was killed, is ended by its heir.
 //! A missing program or client is a failure that says what to run, never a skip.
 
 // Not every binary uses everything, and all of it is shared.
@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod etcd;
 pub mod etcd_operator;
 pub mod foreign;
+mod heir;
 pub mod jute;
 pub mod patience;
 pub mod process;

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::heir;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How long a program may take to answer on a busy machine. Only reached by failures.
@@ -44,6 +45,7 @@ impl Process {
             }
             Err(error) => panic!("{name}: {error}"),
         };
+        heir::inherits(child.id());
         let stdin = child.stdin.take().expect("it is piped");
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let last = Arc::new(Mutex::new(VecDeque::new()));
@@ -131,6 +133,7 @@ impl Process {
         // It may have ended by itself. A stopped process is killed too.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        heir::loses(self.child.id());
     }
 
     /// Waits until it has ended by itself; whether with success.

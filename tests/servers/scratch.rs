@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::heir;
+
 /// A new directory, removed on drop.
 #[derive(Debug)]
 pub struct ScratchDir(PathBuf);
@@ -30,6 +32,7 @@ impl ScratchDir {
         // Short: the path of a Unix socket in it may not exceed 107 bytes.
         let path = parent.join(format!("tl-{:016x}", fastrand::u64(..)));
         fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        heir::inherits(path.display());
         Self(path)
     }
 
@@ -48,6 +51,7 @@ impl Drop for ScratchDir {
     fn drop(&mut self) {
         // What cannot be removed is a matter of the machine, not of the test.
         let _ = fs::remove_dir_all(&self.0);
+        heir::loses(self.0.display());
     }
 }
 
