@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    both, keeps_records, passes,
+    both, keeps_records, modest, passes,
     servers::{Etcd, TcpProxy},
 };
 
@@ -27,13 +27,10 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        let mut options = Options::new();
-        // One after the other, with two writes at the server for each.
-        options.grants = 5000;
         Self {
             server: Etcd::start(),
             slow: Mutex::default(),
-            options,
+            options: modest(),
         }
     }
 

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    both, keeps_records, passes,
+    both, keeps_records, modest, passes,
     servers::{RedisServer, TcpProxy},
 };
 
@@ -23,11 +23,11 @@ struct Redis {
 }
 
 impl Redis {
-    fn new() -> Self {
+    fn new(options: Options) -> Self {
         Self {
             server: RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "no"]),
             slow: Mutex::default(),
-            options: Options::new(),
+            options,
         }
     }
 }
@@ -69,15 +69,15 @@ impl ContractTarget for Redis {
 #[test]
 fn redis_passes_plain_and_erased() {
     both(
-        || passes(&Redis::new(), &[]),
-        || passes(&Erased(Redis::new()), &[]),
+        || passes(&Redis::new(Options::new()), &[]),
+        || passes(&Erased(Redis::new(modest())), &[]),
     );
 }
 
 #[test]
 fn redis_keeps_records_plain_and_erased() {
     both(
-        || keeps_records(&Redis::new()),
-        || keeps_records(&Erased(Redis::new())),
+        || keeps_records(&Redis::new(Options::new())),
+        || keeps_records(&Erased(Redis::new(modest()))),
     );
 }

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    keeps_records, passes,
+    keeps_records, modest, passes,
     servers::{ClusterServers, SentinelServers},
 };
 
@@ -38,7 +38,7 @@ impl ContractTarget for Sentinel {
     }
 
     fn options(&self) -> Options {
-        Options::new()
+        modest()
     }
 }
 
@@ -68,7 +68,7 @@ impl ContractTarget for Cluster {
     }
 
     fn options(&self) -> Options {
-        Options::new()
+        modest()
     }
 }
 

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    passes,
+    modest, passes,
     servers::{RedLockServers, TcpProxy},
 };
 
@@ -34,13 +34,11 @@ struct RedLock {
 impl RedLock {
     fn new(nodes: usize) -> Self {
         let options = ["--appendonly", "yes", "--appendfsync", "no"];
-        let mut this = Self {
+        Self {
             servers: RedLockServers::start_with(nodes, &options),
             slow: Mutex::default(),
-            options: Options::new(),
-        };
-        this.options.grants = 5_000;
-        this
+            options: modest(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tower_lock::{
 };
 
 use crate::{
-    both, keeps_records, passes,
+    both, keeps_records, modest, passes,
     servers::{TcpProxy, ZooKeeperServer},
 };
 
@@ -24,11 +24,8 @@ struct ZooKeeper {
 
 impl ZooKeeper {
     fn new() -> Self {
-        let mut options = Options::new();
+        let mut options = modest();
         options.short_ttl = SESSION + Duration::from_secs(1);
-        // Each is two writes of a server that logs them.
-        options.grants = 5_000;
-        options.keys = 4_000;
         // What a client that lost its connection leaves is the server's to delete, once a minute
         // else. That ours delete what they leave is tested in tests/zookeeper.
         let often = "-Dznode.container.checkIntervalMs=2000";
