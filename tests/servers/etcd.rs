@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::{
     certificates::Certificates,
     process::Process,
+    proxy::TcpProxy,
     scratch::{ScratchDir, free_port},
 };
 
@@ -28,15 +29,36 @@ pub struct Etcd {
     options: Vec<String>,
     /// As whom `etcdctl` speaks, once that is needed.
     user: Mutex<Option<String>>,
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
 }
 
 #[derive(Debug)]
-struct Member {
+pub(super) struct Member {
     client_port: u16,
     peer_port: u16,
+    /// By which the other members come, if that can be cut.
+    pub(super) link: Option<TcpProxy>,
     /// `None` while it is down.
     process: Mutex<Option<Process>>,
+}
+
+impl Member {
+    fn plan(has_link: bool) -> Self {
+        let peer_port = free_port();
+        let link = || TcpProxy::start((Ipv4Addr::LOCALHOST, peer_port).into());
+        Self {
+            client_port: free_port(),
+            peer_port,
+            link: has_link.then(link),
+            process: Mutex::new(None),
+        }
+    }
+
+    /// Where the others find it.
+    fn peer_url(&self) -> String {
+        let port = self.link.as_ref().map(|link| link.address().port());
+        format!("http://127.0.0.1:{}", port.unwrap_or(self.peer_port))
+    }
 }
 
 impl Etcd {
@@ -48,6 +70,12 @@ impl Etcd {
     /// So many members.
     pub fn cluster(members: usize) -> Self {
         Self::launch(members, &[], false)
+    }
+
+    /// The same with a proxy before each, by which the others come: so that one can be
+    /// [cut off](Self::cut_off) from them.
+    pub fn cluster_with_links(members: usize) -> Self {
+        Self::launch_with_links(members, &[], false, true)
     }
 
     /// One member with these options, such as `&["--auth-token-ttl", "1"]`.
@@ -62,6 +90,10 @@ impl Etcd {
     }
 
     fn launch(members: usize, options: &[&str], tls: bool) -> Self {
+        Self::launch_with_links(members, options, tls, false)
+    }
+
+    fn launch_with_links(members: usize, options: &[&str], tls: bool, has_links: bool) -> Self {
         let mut this = Self {
             // It writes to the disk for every request, which is not what the tests are about.
             dir: ScratchDir::in_memory(),
@@ -72,11 +104,7 @@ impl Etcd {
         };
         for _ in 0..20 {
             this.members = (0..members)
-                .map(|_| Member {
-                    client_port: free_port(),
-                    peer_port: free_port(),
-                    process: Mutex::new(None),
-                })
+                .map(|_| Member::plan(has_links))
                 .collect();
             match this.start_members() {
                 Ok(()) => return this,
@@ -115,7 +143,7 @@ impl Etcd {
 
     fn spawn(&self, n: usize) -> Process {
         let peers: Vec<_> = (self.members.iter().enumerate())
-            .map(|(n, member)| format!("m{n}=http://127.0.0.1:{}", member.peer_port))
+            .map(|(n, member)| format!("m{n}={}", member.peer_url()))
             .collect();
         let client = self.endpoint(n);
         let peer = format!("http://127.0.0.1:{}", self.members[n].peer_port);
@@ -133,7 +161,7 @@ impl Etcd {
                 "--listen-peer-urls",
                 &peer,
                 "--initial-advertise-peer-urls",
-                &peer,
+                &self.members[n].peer_url(),
             ])
             .args(["--initial-cluster", &peers.join(",")])
             .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
@@ -223,7 +251,7 @@ impl Etcd {
         self.with_process(n, Process::resume);
     }
 
-    fn with_process<R>(&self, n: usize, f: impl FnOnce(&Process) -> R) -> R {
+    pub(super) fn with_process<R>(&self, n: usize, f: impl FnOnce(&Process) -> R) -> R {
         f(self.members[n]
             .process
             .lock()

@@ -31,6 +31,7 @@ pub mod resp;
 pub mod scratch;
 pub mod sentinel;
 pub mod shared;
+pub mod sockets;
 pub mod zookeeper;
 
 pub use self::{

@@ -41,8 +41,9 @@ enum Fate {
 }
 
 /// What the proxy's thread is asked to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Order {
+    Aim(Option<Vec<u32>>),
     Latency([Duration; 2]),
     Fate([Option<Fate>; 2]),
     Strand,
@@ -83,6 +84,20 @@ impl TcpProxy {
     /// The address as a Redis URL.
     pub fn redis_url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// From now on what is asked for befalls the connections of these processes alone, and passes by
+    /// all others, until it is aimed at [everybody](Self::aim_at_all) again. For servers that say
+    /// themselves where they are, so that everybody comes by the same way.
+    ///
+    /// A process is known by its number: one that is started later is another.
+    pub fn aim_at(&self, processes: &[u32]) {
+        self.order(Order::Aim(Some(processes.to_vec())));
+    }
+
+    /// As at the start.
+    pub fn aim_at_all(&self) {
+        self.order(Order::Aim(None));
     }
 
     /// Delays what is read from now on, in order; exact to some 10 µs on an idle machine.
@@ -141,6 +156,19 @@ impl TcpProxy {
     /// stays silent; if one of its ends is closed, the other is reset.
     pub fn heal(&self) {
         self.order(Order::Heal);
+    }
+
+    /// Lets nothing pass between these processes and the server, in silence.
+    pub fn cut(&self, processes: &[u32]) {
+        self.aim_at(processes);
+        self.black_hole();
+    }
+
+    /// Ends every fault, for everybody. Connections that were [cut](Self::cut) end.
+    pub fn mend(&self) {
+        self.reset();
+        self.heal();
+        self.aim_at_all();
     }
 
     /// How many connections are open, at either end.

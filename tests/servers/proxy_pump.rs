@@ -14,7 +14,7 @@ use rustix::{
     net::sockopt::set_socket_linger,
 };
 
-use super::{Fate, Order};
+use super::{super::sockets, Fate, Order};
 
 /// A lane reads no further while it keeps so many bytes.
 const KEPT: usize = 4 << 20;
@@ -29,6 +29,8 @@ pub(super) struct Pump {
     latency: [Duration; 2],
     fate: [Fate; 2],
     refuse: bool,
+    /// The processes that all of this befalls; everybody, if it is `None`.
+    aim: Option<Vec<u32>>,
 }
 
 /// A connection: the client's end and the server's, and what travels up and down between them.
@@ -37,6 +39,8 @@ struct Link {
     lanes: [Lane; 2],
     /// Its requests are held, whatever passes elsewhere.
     stranded: bool,
+    /// Whether faults befall it.
+    aimed: bool,
 }
 
 /// What travels in one direction. Lane `i` reads from end `i`.
@@ -82,6 +86,7 @@ impl Pump {
             latency: [Duration::ZERO; 2],
             fate: [Fate::Pass; 2],
             refuse: false,
+            aim: None,
         }
     }
 
@@ -97,18 +102,21 @@ impl Pump {
             self.wait();
             let _ = self.wake.read(&mut [0; 64]);
             while let Ok((order, reply)) = self.orders.try_recv() {
+                let stops = matches!(order, Order::Stop);
                 let answer = self.obey(order);
                 // The one who asks waits for it.
                 let _ = reply.send(answer);
-                if matches!(order, Order::Stop) {
+                if stops {
                     return;
                 }
             }
             self.accept();
             let now = Instant::now();
             for link in &mut self.links {
+                let fate = link.fate(self.fate);
                 for i in 0..2 {
-                    link.read(i, now + self.latency[i], self.fate[i]);
+                    let latency = self.latency[i] * u32::from(link.aimed);
+                    link.read(i, now + latency, fate[i]);
                 }
             }
         }
@@ -155,18 +163,28 @@ impl Pump {
                 for (i, new) in fate.into_iter().enumerate() {
                     self.fate[i] = new.unwrap_or(self.fate[i]);
                     if new == Some(Fate::Drop) {
-                        self.lanes().for_each(|lanes| lanes[i].swallow());
+                        self.aimed().for_each(|link| link.lanes[i].swallow());
                     }
                 }
             }
-            Order::Strand => self.links.iter_mut().for_each(|link| link.stranded = true),
+            Order::Aim(at) => {
+                let ends = at.as_deref().map(sockets::of);
+                for link in &mut self.links {
+                    let from = &link.ends[0];
+                    link.aimed = ends.as_ref().is_none_or(|ends| sockets::has(ends, from));
+                }
+                self.aim = at;
+            }
+            Order::Strand => self.aimed().for_each(|link| link.stranded = true),
             Order::Refuse => self.refuse = true,
             Order::Reset => {
-                for link in self.links.drain(..) {
+                for link in self.aimed() {
                     link.reset();
                 }
+                self.links.retain(|link| !link.aimed);
             }
-            Order::Close | Order::Stop => self.links.clear(),
+            Order::Close => self.links.retain(|link| !link.aimed),
+            Order::Stop => self.links.clear(),
             Order::Heal => self.heal(),
             Order::Count => return self.links.len(),
             Order::Total => return self.accepted,
@@ -187,20 +205,22 @@ impl Pump {
         }
     }
 
-    fn lanes(&mut self) -> impl Iterator<Item = &mut [Lane; 2]> {
-        self.links.iter_mut().map(|link| &mut link.lanes)
+    fn aimed(&mut self) -> impl Iterator<Item = &mut Link> {
+        self.links.iter_mut().filter(|link| link.aimed)
     }
 
     fn accept(&mut self) {
         while let Ok((client, _)) = self.listener.accept() {
             self.accepted += 1;
+            let at = self.aim.as_deref();
+            let aimed = at.is_none_or(|at| sockets::has(&sockets::of(at), &client));
             // A server that is down answers with a reset here, one that hangs with silence.
-            let server = match self.refuse {
+            let server = match self.refuse && aimed {
                 true => Err(ErrorKind::ConnectionRefused.into()),
                 false => TcpStream::connect_timeout(&self.target, Duration::from_secs(1)),
             };
             match server {
-                Ok(server) => self.links.push(Link::new([client, server])),
+                Ok(server) => self.links.push(Link::new([client, server], aimed)),
                 Err(_) => abort(&client),
             }
         }
@@ -208,7 +228,7 @@ impl Pump {
 }
 
 impl Link {
-    fn new(ends: [TcpStream; 2]) -> Self {
+    fn new(ends: [TcpStream; 2], aimed: bool) -> Self {
         for end in &ends {
             end.set_nonblocking(true).unwrap();
             end.set_nodelay(true).unwrap();
@@ -217,6 +237,7 @@ impl Link {
             ends,
             lanes: Default::default(),
             stranded: false,
+            aimed,
         }
     }
 
@@ -227,6 +248,9 @@ impl Link {
 
     /// Its own, where that of all is this one.
     fn fate(&self, [up, down]: [Fate; 2]) -> [Fate; 2] {
+        if !self.aimed {
+            return [Fate::Pass; 2];
+        }
         [if self.stranded { Fate::Hold } else { up }, down]
     }
 

@@ -39,6 +39,11 @@ impl Nemesis<'_> {
                 let leader = servers.leader();
                 servers.move_leader(leader, (leader + 1) % servers.len());
             }
+            Fault::CutServers => {
+                servers.cut_off(servers.leader());
+                self.pause_between(1.0, 2.0);
+                servers.mend();
+            }
             Fault::DiskFull => {
                 servers.raise_alarm();
                 self.pause_between(0.3, 1.2);

@@ -66,7 +66,7 @@ impl Stage {
             }
             Backend::RedLock => Servers::Nodes(RedLockServers::start_with(3, &DURABLE)),
             Backend::NaiveRedLock => Servers::Nodes(RedLockServers::start(3)),
-            Backend::Etcd => Servers::Etcd(Etcd::cluster(3)),
+            Backend::Etcd => Servers::Etcd(Etcd::cluster_with_links(3)),
             Backend::ZooKeeper => {
                 // Processes that end leave the nodes of keys to the servers, who look once a
                 // minute else.
