@@ -1,8 +1,9 @@
 //! A Redis Cluster of a test's own.
 
-use std::{net::TcpListener, thread, time::Duration};
+use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
 
 use super::{
+    front::Front,
     patience::{block_until, wait_until},
     redis::RedisServer,
     resp::Reply,
@@ -29,6 +30,8 @@ pub struct ClusterSetup {
     pub password: Option<String>,
     /// More options of all nodes.
     pub options: Vec<String>,
+    /// Whether proxies stand before all nodes, for everybody who comes.
+    pub fronts: bool,
 }
 
 impl Default for ClusterSetup {
@@ -39,6 +42,7 @@ impl Default for ClusterSetup {
             node_timeout: Duration::from_secs(1),
             password: None,
             options: Vec::new(),
+            fronts: false,
         }
     }
 }
@@ -51,8 +55,10 @@ impl Default for ClusterSetup {
 #[derive(Debug)]
 pub struct ClusterServers {
     setup: ClusterSetup,
-    nodes: Vec<RedisServer>,
+    pub(super) nodes: Vec<RedisServer>,
     ids: Vec<String>,
+    /// The one that is cut off from the others, and so cannot agree with them.
+    pub(super) cut: Mutex<Option<usize>>,
 }
 
 /// Slots that follow each other, and the indexes of the nodes that have them: the master first.
@@ -87,6 +93,7 @@ impl ClusterServers {
             ids: nodes.iter().map(id).collect(),
             setup,
             nodes,
+            cut: Mutex::default(),
         };
         this.join();
         block_until("the cluster serves all slots", || {
@@ -107,7 +114,11 @@ impl ClusterServers {
         }
         for (n, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[n + 1..] {
-                let [port, bus] = [other.port(), other.port() + BUS].map(|port| port.to_string());
+                let bus = match other.front() {
+                    Some(Front { bus: Some(bus), .. }) => bus.address().port(),
+                    _ => other.port() + BUS,
+                };
+                let [port, bus] = [other.announced_port(), bus].map(|port| port.to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
@@ -133,7 +144,8 @@ impl ClusterServers {
 
     /// The nodes' addresses, as a URL lists them.
     pub fn hosts(&self) -> String {
-        let hosts = self.nodes.iter().map(|node| node.address().to_string());
+        let hosts = self.nodes.iter().map(RedisServer::announced_port);
+        let hosts = hosts.map(|port| format!("127.0.0.1:{port}"));
         hosts.collect::<Vec<_>>().join(",")
     }
 
@@ -151,7 +163,9 @@ impl ClusterServers {
     }
 
     fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
-        self.nodes.iter().enumerate().filter(|(_, it)| it.runs())
+        let cut = *self.cut.lock().unwrap();
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(move |(n, it)| it.runs() && cut != Some(*n))
     }
 
     /// The slot of a key, as a node says.
@@ -197,7 +211,7 @@ impl ClusterServers {
             let port = node.list()[1].int();
             self.nodes
                 .iter()
-                .position(|it| i64::from(it.port()) == port)
+                .position(|it| i64::from(it.announced_port()) == port)
         };
         let slot = |reply: &Reply| u16::try_from(reply.int()).ok();
         let mut map = ranges
@@ -319,7 +333,14 @@ fn start_node(setup: &ClusterSetup) -> RedisServer {
     }
     options.extend(setup.options.iter().map(String::as_str));
     for _ in 0..20 {
-        match RedisServer::try_start_on(free_port_with_bus(), &options) {
+        let port = free_port_with_bus();
+        let started = if setup.fronts {
+            let front = Front::before(port, Some(port + BUS));
+            RedisServer::try_start_behind(front, port, &options)
+        } else {
+            RedisServer::try_start_on(port, &options)
+        };
+        match started {
             Ok(node) => return node,
             Err(log) if log.contains("Address already in use") => {}
             Err(log) => panic!("redis-server did not start:\n{log}"),

@@ -11,6 +11,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    base64::{base64, unbase64},
     certificates::Certificates,
     process::Process,
     proxy::TcpProxy,
@@ -103,9 +104,7 @@ impl Etcd {
             members: Vec::new(),
         };
         for _ in 0..20 {
-            this.members = (0..members)
-                .map(|_| Member::plan(has_links))
-                .collect();
+            this.members = (0..members).map(|_| Member::plan(has_links)).collect();
             match this.start_members() {
                 Ok(()) => return this,
                 Err(log) if log.contains("address already in use") => {
@@ -260,23 +259,6 @@ impl Etcd {
             .expect("it runs"))
     }
 
-    /// The member that leads.
-    pub fn leader(&self) -> usize {
-        let running = |n: &usize| self.members[*n].process.lock().unwrap().is_some();
-        (0..self.members.len())
-            .filter(running)
-            .find(|&n| {
-                let status = self.etcdctl_of(n, &["endpoint", "status", "-w", "fields"]);
-                let field = |name: &str| {
-                    let name = format!("\"{name}\" : ");
-                    let value = status.lines().find_map(|line| line.strip_prefix(&name));
-                    value.map(str::to_owned)
-                };
-                field("Leader").is_some() && field("Leader") == field("MemberID")
-            })
-            .expect("there is a leader")
-    }
-
     /// Who [`etcdctl`](Self::etcdctl) is from now on: `name:password`.
     pub fn log_in(&self, user: &str) {
         *self.user.lock().unwrap() = Some(user.to_owned());
@@ -394,39 +376,12 @@ impl Etcd {
         self.dir.path()
     }
 
+    pub(super) fn runs(&self, n: usize) -> bool {
+        self.members[n].process.lock().unwrap().is_some()
+    }
+
     fn running(&self) -> usize {
-        let running = |n: &usize| self.members[*n].process.lock().unwrap().is_some();
-        (0..self.members.len()).find(running).expect("one runs")
+        let mut members = 0..self.members.len();
+        members.find(|&n| self.runs(n)).expect("one runs")
     }
-}
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// As the JSON form of etcd's interface has all bytes.
-fn base64(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, n| {
-            bits << 8 | u32::from(*three.get(n).unwrap_or(&0))
-        });
-        for n in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * n)) as usize & 63];
-            text.push(if n <= three.len() { digit as char } else { '=' });
-        }
-    }
-    text
-}
-
-fn unbase64(text: &str) -> String {
-    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
-    for digit in text.bytes().filter(|&digit| digit != b'=') {
-        let value = DIGITS.iter().position(|&d| d == digit).expect("a digit");
-        bits = bits << 6 | value as u32;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    String::from_utf8(bytes).expect("text")
 }

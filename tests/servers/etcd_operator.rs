@@ -1,16 +1,28 @@
 //! What operators of etcd do, and what befalls them.
 
-use super::{etcd::Etcd, process::Process, proxy::TcpProxy};
+use super::{etcd::Etcd, patience::block_until, process::Process, proxy::TcpProxy};
 
 impl Etcd {
+    /// The member that leads.
+    pub fn leader(&self) -> usize {
+        let running = (0..self.members.len()).filter(|&n| self.runs(n));
+        let mut leading = running.filter(|&n| {
+            let status = self.status(n);
+            let leader = status_field(&status, "Leader");
+            leader.is_some() && leader == status_field(&status, "MemberID")
+        });
+        leading.next().expect("there is a leader")
+    }
+
+    fn status(&self, n: usize) -> String {
+        self.etcdctl_of(n, &["endpoint", "status", "-w", "fields"])
+    }
+
     /// Makes another member the leader.
     pub fn move_leader(&self, from: usize, to: usize) {
-        let status = self.etcdctl_of(to, &["endpoint", "status", "-w", "fields"]);
-        let id = status
-            .lines()
-            .find_map(|line| line.strip_prefix("\"MemberID\" : "))
-            .expect("a member has a number");
-        let id: u64 = id.trim().parse().expect("a number");
+        let status = self.status(to);
+        let id = status_field(&status, "MemberID").expect("a member has a number");
+        let id: u64 = id.parse().expect("a number");
         self.etcdctl_of(from, &["move-leader", &format!("{id:x}")]);
     }
 
@@ -26,13 +38,22 @@ impl Etcd {
         self.etcdctl(&["alarm", "disarm"]);
     }
 
-    /// Cuts a member off from all others, in silence; clients still reach it.
+    /// Cuts a member off from all others, in silence, and waits until these have a leader among
+    /// them; clients still reach all.
     pub fn cut_off(&self, member: usize) {
+        let status = self.status(member);
+        let id = status_field(&status, "MemberID").expect("a member has a number");
         let others = || (0..self.members.len()).filter(|&other| other != member);
         let process = |n| self.with_process(n, Process::id);
         // Every two of them have connections that either of them began.
-        self.link(member).cut(&others().map(process).collect::<Vec<_>>());
+        self.link(member)
+            .cut(&others().map(process).collect::<Vec<_>>());
         others().for_each(|other| self.link(other).cut(&[process(member)]));
+        block_until("the others have a leader", || {
+            let status = self.status(others().next()?);
+            let leader = status_field(&status, "Leader")?;
+            (leader != "0" && leader != id).then_some(())
+        });
     }
 
     /// Ends what [`cut_off`](Self::cut_off) began. What was cut is opened anew.
@@ -44,4 +65,11 @@ impl Etcd {
         let link = self.members[n].link.as_ref();
         link.expect("cluster_with_links")
     }
+}
+
+/// A field of what `etcdctl` tells of a member.
+fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let name = format!("\"{name}\" : ");
+    let value = status.lines().find_map(|line| line.strip_prefix(&name))?;
+    Some(value.trim())
 }

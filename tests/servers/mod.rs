@@ -14,14 +14,17 @@
 // Not every binary uses everything, and all of it is shared.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
+pub mod base64;
 pub mod certificates;
 pub mod clock;
 pub mod cluster;
 pub mod etcd;
 pub mod etcd_operator;
 pub mod foreign;
+pub mod front;
 mod heir;
 pub mod jute;
+pub mod partition;
 pub mod patience;
 pub mod process;
 pub mod proxy;

@@ -168,12 +168,10 @@ impl Pump {
                 }
             }
             Order::Aim(at) => {
-                let ends = at.as_deref().map(sockets::of);
-                for link in &mut self.links {
-                    let from = &link.ends[0];
-                    link.aimed = ends.as_ref().is_none_or(|ends| sockets::has(ends, from));
-                }
                 self.aim = at;
+                for link in &mut self.links {
+                    link.aimed = aims(self.aim.as_deref(), &link.ends[0]);
+                }
             }
             Order::Strand => self.aimed().for_each(|link| link.stranded = true),
             Order::Refuse => self.refuse = true,
@@ -212,8 +210,7 @@ impl Pump {
     fn accept(&mut self) {
         while let Ok((client, _)) = self.listener.accept() {
             self.accepted += 1;
-            let at = self.aim.as_deref();
-            let aimed = at.is_none_or(|at| sockets::has(&sockets::of(at), &client));
+            let aimed = aims(self.aim.as_deref(), &client);
             // A server that is down answers with a reset here, one that hangs with silence.
             let server = match self.refuse && aimed {
                 true => Err(ErrorKind::ConnectionRefused.into()),
@@ -347,6 +344,11 @@ impl Lane {
         let due = self.queue.back().map_or(due, |&(last, _)| due.max(last));
         self.queue.push_back((due, parcel));
     }
+}
+
+/// Whether a connection is one of those that faults befall.
+fn aims(processes: Option<&[u32]>, client: &TcpStream) -> bool {
+    processes.is_none_or(|processes| sockets::is_of(client, processes))
 }
 
 /// Makes the end of this socket a reset.

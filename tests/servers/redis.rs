@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     certificates::Certificates,
+    front::Front,
     process::Process,
     resp::{Client, Reply},
     scratch::{ScratchDir, free_port},
@@ -44,6 +45,8 @@ pub struct RedisServer {
     tls: Option<(u16, Certificates)>,
     options: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
+    /// What it announces in place of itself.
+    front: Option<Front>,
     /// `None` while it is down.
     process: Mutex<Option<Process>>,
 }
@@ -77,6 +80,18 @@ impl RedisServer {
         this.spawn().map(|()| this)
     }
 
+    /// The same behind proxies that it announces.
+    pub(super) fn try_start_behind(
+        front: Front,
+        port: u16,
+        options: &[&str],
+    ) -> Result<Self, String> {
+        let mut this = Self::new(port, options, None);
+        this.options.extend(front.options());
+        this.front = Some(front);
+        this.spawn().map(|()| this)
+    }
+
     fn new(port: u16, options: &[&str], tls: Option<(u16, Certificates)>) -> Self {
         Self {
             dir: ScratchDir::new(),
@@ -84,6 +99,7 @@ impl RedisServer {
             tls,
             options: options.iter().map(|&option| option.to_owned()).collect(),
             environment: Vec::new(),
+            front: None,
             process: Mutex::new(None),
         }
     }
@@ -147,6 +163,22 @@ impl RedisServer {
 
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// What stands before it, if anything does.
+    pub fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+
+    /// The port by which others find it.
+    pub fn announced_port(&self) -> u16 {
+        let front = self.front.as_ref();
+        front.map_or(self.port, |front| front.server.address().port())
+    }
+
+    /// Of its process.
+    pub fn id(&self) -> u32 {
+        self.with_process(Process::id)
     }
 
     pub fn url(&self) -> String {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    front,
     patience::{block_until, wait_until},
     process::Process,
     redis::{RedisServer, redis_server},
@@ -37,6 +38,8 @@ pub struct SentinelSetup {
     pub sentinel_password: Option<String>,
     /// More options of the master and the replicas.
     pub options: Vec<String>,
+    /// Whether proxies stand before the master and the replicas, for everybody who comes.
+    pub fronts: bool,
 }
 
 impl Default for SentinelSetup {
@@ -48,6 +51,7 @@ impl Default for SentinelSetup {
             password: None,
             sentinel_password: None,
             options: Vec::new(),
+            fronts: false,
         }
     }
 }
@@ -60,7 +64,7 @@ impl Default for SentinelSetup {
 pub struct SentinelServers {
     setup: SentinelSetup,
     /// The first is the master at the start.
-    nodes: Vec<RedisServer>,
+    pub(super) nodes: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
     dir: ScratchDir,
 }
@@ -90,12 +94,16 @@ impl SentinelServers {
             options.extend(["--requirepass", password, "--masterauth", password]);
         }
         options.extend(setup.options.iter().map(String::as_str));
-        let master = RedisServer::start_with(&options);
-        let replica_of = format!("127.0.0.1 {}", master.port());
+        let launch = match setup.fronts {
+            true => front::start,
+            false => RedisServer::start_with,
+        };
+        let master = launch(&options);
+        let replica_of = format!("127.0.0.1 {}", master.announced_port());
         options.extend(["--replicaof", &replica_of]);
         let mut nodes = vec![master];
         nodes.extend(thread::scope(|scope| {
-            let start = |_| scope.spawn(|| RedisServer::start_with(&options));
+            let start = |_| scope.spawn(|| launch(&options));
             let starting: Vec<_> = (0..setup.replicas).map(start).collect();
             let started = starting.into_iter().map(|it| it.join().unwrap());
             started.collect::<Vec<_>>()
@@ -156,7 +164,7 @@ impl SentinelServers {
             format!("sentinel myid {}", ids[n]),
             format!(
                 "sentinel monitor {SERVICE} 127.0.0.1 {} {QUORUM}",
-                master.port()
+                master.announced_port()
             ),
             format!(
                 "sentinel down-after-milliseconds {SERVICE} {}",
@@ -177,7 +185,7 @@ impl SentinelServers {
         for replica in replicas {
             lines.push(format!(
                 "sentinel known-replica {SERVICE} 127.0.0.1 {}",
-                replica.port()
+                replica.announced_port()
             ));
         }
         for (other, (port, id)) in ports.iter().zip(ids).enumerate() {
@@ -210,6 +218,17 @@ impl SentinelServers {
                     && flags("REPLICAS", "slave") == replicas.len()
                     && flags("SENTINELS", "sentinel") == self.sentinels.len() - 1
             })
+    }
+
+    /// Where the sentinels listen.
+    pub fn sentinels(&self) -> Vec<SocketAddr> {
+        self.sentinels.iter().map(Sentinel::address).collect()
+    }
+
+    /// The processes of the sentinels that run.
+    pub(super) fn sentinel_ids(&self) -> Vec<u32> {
+        let id = |it: &Sentinel| it.process.lock().unwrap().as_ref().map(Process::id);
+        self.sentinels.iter().filter_map(id).collect()
     }
 
     /// The sentinels' addresses, as a URL lists them.
@@ -251,7 +270,8 @@ impl SentinelServers {
             .map(Sentinel::master_port);
         let port = said.next()??;
         let all = said.all(|other| other == Some(port));
-        self.nodes.iter().find(|node| all && node.port() == port)
+        let mut nodes = self.nodes.iter();
+        nodes.find(|node| all && node.announced_port() == port)
     }
 
     /// Waits until all sentinels that run announce another master than this one, and it is one.

@@ -87,7 +87,11 @@ pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
     replicated
         && matches!(
             fault,
-            Fault::KillServer | Fault::StopServer | Fault::FailOver | Fault::UnreplicatedFailOver
+            Fault::KillServer
+                | Fault::StopServer
+                | Fault::FailOver
+                | Fault::UnreplicatedFailOver
+                | Fault::CutServers
         )
 }
 

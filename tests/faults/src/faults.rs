@@ -205,15 +205,10 @@ impl Fault {
         self < Self::Reset
     }
 
-    fn is_of_connections(self) -> bool {
-        (Self::Reset..Self::KillServer).contains(&self)
-    }
-
     /// Whether this backend has what it takes; else, why not.
     pub(crate) fn applies(self, backend: Backend) -> Result<(), &'static str> {
         use Backend as B;
         let alone = "there is one process";
-        let announced = "the servers announce themselves, so no proxy can stand before them";
         let one = "there is one server";
         match (self, backend) {
             (Self::Calm, B::Naive | B::NaiveRedLock)
@@ -229,9 +224,6 @@ impl Fault {
             (_, B::Memory) if !self.is_of_clients() => Err("there is no server"),
             (Self::KillConnections, B::Etcd | B::ZooKeeper) => Err("as `reset`"),
             (Self::KillConnections, _) => Ok(()),
-            (_, B::Sentinel | B::SentinelAcked | B::Cluster) if self.is_of_connections() => {
-                Err(announced)
-            }
             (Self::KillLeader | Self::StopLeader, B::Etcd | B::ZooKeeper) => Ok(()),
             (Self::KillLeader | Self::StopLeader, B::Redis) => Err(one),
             (Self::KillLeader | Self::StopLeader, B::RedLock) => Err("there is no leader"),
@@ -242,10 +234,9 @@ impl Fault {
             (Self::FailOver, _) => Err("there is no leader"),
             (Self::UnreplicatedFailOver, B::Sentinel | B::SentinelAcked | B::Cluster) => Ok(()),
             (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
-            (Self::CutServers, B::Etcd | B::ZooKeeper) => Ok(()),
             (Self::CutServers, B::Redis) => Err(one),
             (Self::CutServers, B::RedLock) => Err("nodes know nothing of each other"),
-            (Self::CutServers, _) => Err("not brought: no proxy stands between the servers"),
+            (Self::CutServers, _) => Ok(()),
             (Self::KillAll, B::Redis) => Err("as `kill-server`"),
             (Self::KillAll, B::Sentinel | B::SentinelAcked | B::Cluster) => {
                 Err("not brought: without persistence they forget everything")

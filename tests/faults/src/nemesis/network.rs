@@ -1,6 +1,6 @@
 //! What a network does to one process.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::Nemesis;
 use crate::{faults::Fault, servers::TcpProxy};
@@ -8,7 +8,14 @@ use crate::{faults::Fault, servers::TcpProxy};
 impl Nemesis<'_> {
     pub(super) fn network(&mut self, fault: Fault, place: usize) {
         let process = self.rigs.number_at(place);
-        let proxies = self.stage.proxies[place].clone();
+        let stage = self.stage;
+        // By these all processes come: only this one is meant.
+        let fronts = stage.servers.fronts();
+        let id = self.rigs.process_id_at(place);
+        let aim = |front: &&TcpProxy| front.aim_at(id.as_slice());
+        fronts.iter().for_each(aim);
+        let own = stage.proxies[place].iter().map(Arc::as_ref);
+        let proxies: Vec<_> = own.chain(fronts.iter().copied()).collect();
         let all = |what: fn(&TcpProxy)| proxies.iter().for_each(|proxy| what(proxy));
         self.begins(fault, process);
         match fault {
@@ -66,6 +73,7 @@ impl Nemesis<'_> {
             _ => unreachable!("it is none of the network"),
         }
         all(TcpProxy::heal);
+        fronts.iter().for_each(|front| front.aim_at_all());
         self.heals(fault, process);
     }
 }

@@ -10,9 +10,9 @@ use super::Nemesis;
 use crate::{
     faults::Fault,
     history::now,
-    rig::HELD_LONG,
+    rig::{HELD_LONG, key_of},
     servers::{ClusterServers, RedLockServers, RedisServer, SentinelServers},
-    stage::Backend,
+    stage::{Backend, PREFIX},
 };
 
 /// How long a server may take for what it does in its own time. Only reached by failures.
@@ -98,6 +98,12 @@ impl Nemesis<'_> {
             Fault::FailOver => {
                 self.runtime.block_on(servers.failover());
             }
+            Fault::CutServers => {
+                servers.cut_off_master();
+                self.runtime.block_on(servers.switched_from(old));
+                self.pause_between(0.0, 0.5);
+                servers.mend();
+            }
             _ => unreachable!("not behind Sentinels: {fault:?}"),
         }
         if self.stage.backend == Backend::SentinelAcked || fault == Fault::UnreplicatedFailOver {
@@ -107,29 +113,37 @@ impl Nemesis<'_> {
     }
 
     pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) {
-        let masters = servers.masters();
-        let any = masters[self.rng.usize(0..masters.len())];
+        // The one whose locks everybody wants.
+        let name = [PREFIX, key_of(HELD_LONG).as_str()].concat();
+        let master = servers.node_of_key(&name);
         match fault {
             Fault::KillConnections => {
-                let masters = masters.iter().map(|&n| servers.node(n));
-                self.kill_connections(&masters.collect::<Vec<_>>());
+                let masters = servers.masters().into_iter();
+                let masters: Vec<_> = masters.map(|n| servers.node(n)).collect();
+                self.kill_connections(&masters);
             }
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
-                    servers.cut_off_replicas(any);
+                    servers.cut_off_replicas(master);
                     self.rigs.at_work(HELD_LONG, now());
                 }
-                servers.kill(any);
-                self.runtime.block_on(servers.taken_over(any));
-                servers.node(any).restart();
+                servers.kill(master);
+                self.runtime.block_on(servers.taken_over(master));
+                servers.node(master).restart();
             }
             Fault::StopServer => {
-                servers.node(any).pause();
-                self.runtime.block_on(servers.taken_over(any));
-                servers.node(any).resume();
+                servers.node(master).pause();
+                self.runtime.block_on(servers.taken_over(master));
+                servers.node(master).resume();
             }
             Fault::FailOver => {
-                self.runtime.block_on(servers.failover(any));
+                self.runtime.block_on(servers.failover(master));
+            }
+            Fault::CutServers => {
+                servers.cut_off(master);
+                self.runtime.block_on(servers.taken_over(master));
+                self.pause_between(0.0, 0.5);
+                servers.mend();
             }
             _ => unreachable!("not in a Cluster: {fault:?}"),
         }

@@ -45,6 +45,11 @@ const BATCH: NonZeroU32 = NonZeroU32::new(4).expect("it is not zero");
 
 const NAMESPACE: &str = "fault";
 
+/// The lock of the key of this number, of requests as of jobs.
+pub(crate) fn key_of(number: u32) -> LockKey {
+    LockKey::new(NAMESPACE, number.to_string())
+}
+
 /// The header that says which key.
 const HEADER: &str = "x-key";
 
@@ -287,7 +292,7 @@ impl Source {
     }
 
     async fn job(&self, attempt: Attempt, policy: LockPolicy, stubborn: bool) {
-        let key = LockKey::new(NAMESPACE, attempt.key.to_string());
+        let key = key_of(attempt.key);
         let guard = match self.locks.acquire(key, &policy).await {
             Ok(guard) => guard,
             Err(error) => return self.refused(&attempt, error.kind().as_str()),

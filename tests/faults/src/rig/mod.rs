@@ -16,7 +16,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::{control::run, naive::Naive};
+pub(crate) use self::{control::run, load::key_of, naive::Naive};
 
 /// How many threads its runtime has.
 pub(crate) const THREADS: usize = 2;

@@ -50,6 +50,7 @@ impl Stage {
                 Servers::Sentinel(SentinelServers::start_with(SentinelSetup {
                     replicas: 1,
                     down_after: silence,
+                    fronts: true,
                     ..SentinelSetup::default()
                 }))
             }
@@ -57,6 +58,7 @@ impl Stage {
                 masters: 3,
                 replicas_per_master: 1,
                 node_timeout: silence,
+                fronts: true,
                 ..ClusterSetup::default()
             })),
             Backend::RedLock if needs.server_clocks => {
@@ -77,10 +79,10 @@ impl Stage {
                 Servers::ZooKeeper(Ensemble::start_with_links_and(&[often], &clocks))
             }
         };
-        // Sentinels and nodes of a Cluster announce their servers themselves, and what is made by
-        // hand is not about networks.
+        // Servers that are found by what they announce have one proxy for everybody: their front.
         let addresses = match &servers {
-            Servers::Sentinel(_) | Servers::Cluster(_) => Vec::new(),
+            Servers::Sentinel(servers) => servers.sentinels(),
+            Servers::Cluster(_) => Vec::new(),
             servers => servers.addresses(),
         };
         let proxies = (0..needs.places)
@@ -101,6 +103,17 @@ impl Stage {
 }
 
 impl Servers {
+    /// What stands before those that announce themselves.
+    pub(crate) fn fronts(&self) -> Vec<&TcpProxy> {
+        let nodes = match self {
+            Self::Sentinel(servers) => servers.nodes(),
+            Self::Cluster(servers) => servers.nodes(),
+            _ => &[],
+        };
+        let fronts = nodes.iter().filter_map(RedisServer::front);
+        fronts.map(|front| &front.server).collect()
+    }
+
     /// Where they listen.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let of = |nodes: &[RedisServer]| nodes.iter().map(RedisServer::address).collect();

@@ -11,7 +11,7 @@ use crate::{
     rig::{Locks, Naive},
     servers::{
         Clock, ClusterServers, Ensemble, Etcd, RedLockServers, RedisServer, SentinelServers,
-        TcpProxy,
+        TcpProxy, sentinel::SERVICE,
     },
 };
 
@@ -126,7 +126,8 @@ pub(crate) struct Stage {
     pub(crate) clocks: Vec<Clock>,
     /// The processes' wall clock.
     pub(crate) client_clock: Option<Clock>,
-    /// For each process, one in front of each server: so that it alone can be cut off.
+    /// For each process, one in front of each server or Sentinel: so that it alone can be cut off.
+    /// Servers that announce themselves have [fronts](Servers::fronts) beside these.
     pub(crate) proxies: Vec<Vec<Arc<TcpProxy>>>,
 }
 
@@ -150,8 +151,8 @@ impl Stage {
                 url: format!("redis://{}", hosts()[0]),
                 acks,
             },
-            (_, Servers::Sentinel(servers)) => Locks::Redis {
-                url: servers.url(),
+            (_, Servers::Sentinel(_)) => Locks::Redis {
+                url: format!("redis+sentinel://{}/{SERVICE}", hosts().join(",")),
                 acks,
             },
             (_, Servers::Cluster(servers)) => Locks::Redis {

@@ -105,6 +105,11 @@ impl Rigs {
         self.places[place].as_ref().map(|rig| rig.number)
     }
 
+    /// The system's number of the process in this place.
+    pub(crate) fn process_id_at(&self, place: usize) -> Option<u32> {
+        self.places[place].as_ref().map(|rig| rig.process.id())
+    }
+
     /// The place of the process that works on this key and has for so long, waited for; it began
     /// after this moment. `None` if there is none in time.
     pub(crate) fn at_work(&self, key: u32, since: Nanos) -> Option<usize> {
