@@ -8,16 +8,17 @@ fn front(node: &RedisServer) -> &Front {
 }
 
 impl SentinelServers {
-    /// Cuts the master off from its replicas and the sentinels, in silence; it goes on serving. To
-    /// be [mended](Self::mend).
-    pub fn cut_off_master(&self) -> &RedisServer {
-        let master = self.master();
-        let replicas = self.replicas().filter(|replica| replica.runs());
-        let mut others: Vec<_> = replicas.map(RedisServer::id).collect();
+    /// Cuts the master off from its replicas and the sentinels, in silence; it goes on serving.
+    /// These clients do not reach its replicas either. To be [mended](Self::mend).
+    pub fn cut_off_master(&self, clients: &[u32]) {
+        let replicas: Vec<_> = self.replicas().filter(|replica| replica.runs()).collect();
+        let mut others: Vec<_> = replicas.iter().map(|replica| replica.id()).collect();
         others.extend(self.sentinel_ids());
         // A master goes to nobody by itself.
-        front(master).cut(&others);
-        master
+        front(self.master()).cut(&others);
+        for replica in replicas {
+            front(replica).cut(clients);
+        }
     }
 
     /// Lets everything pass again.
@@ -27,9 +28,9 @@ impl SentinelServers {
 }
 
 impl ClusterServers {
-    /// Cuts a node off from all others, in silence. It does not count as one that runs until it is
-    /// [mended](Self::mend).
-    pub fn cut_off(&self, n: usize) {
+    /// Cuts a node off from all others, in silence. These clients do not reach the others either. It
+    /// does not count as one that runs until it is [mended](Self::mend).
+    pub fn cut_off(&self, n: usize, clients: &[u32]) {
         let others = self.nodes.iter().enumerate();
         let others: Vec<_> = others
             .filter(|(other, node)| *other != n && node.runs())
@@ -37,8 +38,9 @@ impl ClusterServers {
         *self.cut.lock().unwrap() = Some(n);
         let ids: Vec<_> = others.iter().map(|(_, node)| node.id()).collect();
         front(&self.nodes[n]).cut(&ids);
+        let here = [&[self.nodes[n].id()], clients].concat();
         for (_, other) in others {
-            front(other).cut(&[self.nodes[n].id()]);
+            front(other).cut(&here);
         }
     }
 

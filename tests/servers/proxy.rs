@@ -51,6 +51,7 @@ enum Order {
     Reset,
     Close,
     Heal,
+    Mend,
     Count,
     Total,
     Stop,
@@ -164,11 +165,10 @@ impl TcpProxy {
         self.black_hole();
     }
 
-    /// Ends every fault, for everybody. Connections that were [cut](Self::cut) end.
+    /// Ends every fault, for everybody. Connections that lost something are reset: they would stay
+    /// silent.
     pub fn mend(&self) {
-        self.reset();
-        self.heal();
-        self.aim_at_all();
+        self.order(Order::Mend);
     }
 
     /// How many connections are open, at either end.

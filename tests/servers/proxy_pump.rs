@@ -184,6 +184,18 @@ impl Pump {
             Order::Close => self.links.retain(|link| !link.aimed),
             Order::Stop => self.links.clear(),
             Order::Heal => self.heal(),
+            Order::Mend => {
+                self.heal();
+                self.aim = None;
+                self.links.retain_mut(|link| {
+                    link.aimed = true;
+                    let whole = link.lanes.iter().all(|lane| !lane.broken);
+                    if !whole {
+                        link.reset();
+                    }
+                    whole
+                });
+            }
             Order::Count => return self.links.len(),
             Order::Total => return self.accepted,
         }

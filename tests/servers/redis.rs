@@ -1,7 +1,7 @@
 //! A Redis server of a test's own.
 
 use std::{
-    io,
+    fs, io,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Command,
@@ -234,10 +234,16 @@ impl RedisServer {
         }
     }
 
-    /// Killed, if it runs, and started again on the same port without data.
+    /// Killed, if it runs, and started again on the same port without data; a node of a Cluster is
+    /// the same one.
     pub fn restart_empty(&self) {
         self.kill();
+        let nodes = self.dir.path().join("nodes.conf");
+        let known = fs::read(&nodes).ok();
         self.dir.clear().unwrap();
+        if let Some(known) = known {
+            fs::write(&nodes, known).unwrap();
+        }
         self.restart();
     }
 

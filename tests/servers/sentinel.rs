@@ -343,6 +343,37 @@ impl SentinelServers {
         .await;
     }
 
+    /// Kills the master and starts it again at once without data, before it is missed: then its
+    /// replicas have none either.
+    pub async fn restart_master_empty(&self) {
+        let master = self.master();
+        master.restart_empty();
+        self.lead_again(master).await;
+    }
+
+    /// Kills the master and all replicas, and starts them again with what they persisted.
+    pub async fn restart_all(&self) {
+        let master = self.master();
+        self.nodes.iter().for_each(RedisServer::kill);
+        master.restart();
+        for node in self
+            .nodes
+            .iter()
+            .filter(|node| node.port() != master.port())
+        {
+            node.restart();
+        }
+        self.lead_again(master).await;
+    }
+
+    /// One that was a replica at the start begins as that.
+    async fn lead_again(&self, master: &RedisServer) {
+        if master.info("role") != "master" {
+            master.command(&["REPLICAOF", "NO", "ONE"]);
+        }
+        self.reconnect_replicas().await;
+    }
+
     /// SIGKILL for a sentinel.
     pub fn kill_sentinel(&self, n: usize) {
         *self.sentinels[n].process.lock().unwrap() = None;

@@ -104,6 +104,7 @@ impl Cell {
                     ttl: expect::ttl(self.backend, self.fault),
                     fail_over: expect::fails_over(self.backend, self.fault),
                     server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
+                    durable: matches!(self.fault, Fault::KillAll | Fault::Any),
                     client_clock: self.fault == Fault::ClientClock,
                     places,
                 },

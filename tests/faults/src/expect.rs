@@ -48,6 +48,9 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
         (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
         (B::Redis, F::Empty | F::Any) => (FORGETS, "lost data ends exclusion"),
+        (B::Sentinel | B::SentinelAcked | B::Cluster, F::Empty) => {
+            (FORGETS, "lost data ends exclusion")
+        }
         (B::Redis, F::ServerClock) => (
             FORGETS,
             "a forward step of the server's clock ends leases early",
@@ -92,6 +95,7 @@ pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
                 | Fault::FailOver
                 | Fault::UnreplicatedFailOver
                 | Fault::CutServers
+                | Fault::Split
         )
 }
 
@@ -102,7 +106,10 @@ pub(crate) fn fails_over(backend: Backend, fault: Fault) -> bool {
 
 /// Whether it is seen only by who holds at that moment, and so many should.
 pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
-    backend.is_control() || is_fail_over(backend, fault) || fault.is_of_one_process()
+    backend.is_control()
+        || is_fail_over(backend, fault)
+        || fault.is_of_one_process()
+        || fault == Fault::Split
 }
 
 /// The lease of all locks of a run.
@@ -178,7 +185,10 @@ pub(crate) fn judge(
         .map(|violation| format!("{:?}: {}", violation.kind, violation.text))
         .collect();
     let refused = history.attempts.values().filter(|it| is_away(it)).count();
-    let undisturbed = matches!(fault, Fault::Calm | Fault::Cancel | Fault::ClientClock);
+    let undisturbed = matches!(
+        fault,
+        Fault::Calm | Fault::Cancel | Fault::ClientClock | Fault::MinorityFull
+    );
     if undisturbed && refused * 10 > history.attempts.len() {
         wrong.push(format!("{refused} were refused although nothing was away"));
     }

@@ -38,17 +38,19 @@ pub(crate) enum Fault {
     FailOver,
     UnreplicatedFailOver,
     CutServers,
+    Split,
     ServerClock,
     MajorityClock,
     DiskFull,
     MemoryFull,
+    MinorityFull,
 
     /// Any of those that apply, one after the other.
     Any,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::Calm,
         Self::KillClient,
         Self::StopClient,
@@ -75,10 +77,12 @@ impl Fault {
         Self::FailOver,
         Self::UnreplicatedFailOver,
         Self::CutServers,
+        Self::Split,
         Self::ServerClock,
         Self::MajorityClock,
         Self::DiskFull,
         Self::MemoryFull,
+        Self::MinorityFull,
         Self::Any,
     ];
 
@@ -110,10 +114,12 @@ impl Fault {
             Self::FailOver => "fail-over",
             Self::UnreplicatedFailOver => "unreplicated-fail-over",
             Self::CutServers => "cut-servers",
+            Self::Split => "split",
             Self::ServerClock => "server-clock",
             Self::MajorityClock => "majority-clock",
             Self::DiskFull => "disk-full",
             Self::MemoryFull => "memory-full",
+            Self::MinorityFull => "minority-full",
             Self::Any => "any",
         }
     }
@@ -153,12 +159,14 @@ impl Fault {
             Self::FailOver => "another server is made the leader, as operators do",
             Self::UnreplicatedFailOver => "the leader dies with grants that no replica has",
             Self::CutServers => "the leader is cut off from the other servers",
+            Self::Split => "the leader is cut off from the other servers, together with a process",
             Self::ServerClock => "a server's wall clock jumps by an hour, ahead and back",
             Self::MajorityClock => "the wall clocks of a majority jump by an hour, ahead and back",
             Self::DiskFull => {
                 "the servers refuse to write, as their disk is full or their quota used up"
             }
             Self::MemoryFull => "the servers are out of memory, or over their quota",
+            Self::MinorityFull => "one of three nodes is out of memory",
             Self::Any => "some of those that apply, one after the other",
         }
     }
@@ -234,18 +242,12 @@ impl Fault {
             (Self::FailOver, _) => Err("there is no leader"),
             (Self::UnreplicatedFailOver, B::Sentinel | B::SentinelAcked | B::Cluster) => Ok(()),
             (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
-            (Self::CutServers, B::Redis) => Err(one),
-            (Self::CutServers, B::RedLock) => Err("nodes know nothing of each other"),
-            (Self::CutServers, _) => Ok(()),
+            (Self::CutServers | Self::Split, B::Redis) => Err(one),
+            (Self::CutServers | Self::Split, B::RedLock) => Err("nodes know nothing of each other"),
+            (Self::CutServers | Self::Split, _) => Ok(()),
             (Self::KillAll, B::Redis) => Err("as `kill-server`"),
-            (Self::KillAll, B::Sentinel | B::SentinelAcked | B::Cluster) => {
-                Err("not brought: without persistence they forget everything")
-            }
-            (Self::Empty, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
             (Self::Empty, B::Etcd) => Err("a member without data has to be added anew by hand"),
-            (Self::Empty, _) => {
-                Err("not brought: an empty master empties its replicas, and all is forgotten")
-            }
+            (Self::Empty, _) => Ok(()),
             (Self::EmptyMajority, B::RedLock) => Ok(()),
             (Self::EmptyMajority, _) => Err("only nodes of RedLock are independent"),
             (Self::ServerClock, B::Redis | B::RedLock | B::ZooKeeper) => Ok(()),
@@ -267,6 +269,8 @@ impl Fault {
                 Err("a server without memory ends itself: as `kill-server`")
             }
             (Self::MemoryFull, _) => Err("brought to one server and to RedLock only"),
+            (Self::MinorityFull, B::RedLock) => Ok(()),
+            (Self::MinorityFull, _) => Err("only nodes of RedLock are independent"),
             _ => Ok(()),
         }
     }

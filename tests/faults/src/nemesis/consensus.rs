@@ -1,6 +1,6 @@
 //! What befalls members of etcd and servers of ZooKeeper.
 
-use super::Nemesis;
+use super::{Beside, Nemesis};
 use crate::{
     faults::Fault,
     servers::{Ensemble, Etcd, ZooKeeperServer},
@@ -39,10 +39,16 @@ impl Nemesis<'_> {
                 let leader = servers.leader();
                 servers.move_leader(leader, (leader + 1) % servers.len());
             }
-            Fault::CutServers => {
-                servers.cut_off(servers.leader());
+            Fault::CutServers | Fault::Split => {
+                let leader = servers.leader();
+                let beside = match fault {
+                    Fault::Split => self.beside(Some(leader)),
+                    _ => Beside::default(),
+                };
+                servers.cut_off(leader);
                 self.pause_between(1.0, 2.0);
                 servers.mend();
+                beside.heal();
             }
             Fault::DiskFull => {
                 servers.raise_alarm();
@@ -86,14 +92,23 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 servers[one].resume();
             }
-            Fault::CutServers => {
+            Fault::CutServers | Fault::Split => {
                 let leader = ensemble.leader();
+                let beside = match fault {
+                    Fault::Split => self.beside(Some(leader)),
+                    _ => Beside::default(),
+                };
                 let others = (0..servers.len()).filter(|&other| other != leader);
                 others.clone().for_each(|other| ensemble.cut(leader, other));
                 self.pause_between(1.0, 2.0);
                 others.for_each(|other| ensemble.mend(leader, other));
+                beside.heal();
             }
-            Fault::ServerClock => self.clocks(1),
+            Fault::ServerClock => {
+                // It is the one that ends sessions.
+                let leads = self.rng.bool();
+                self.clocks(if leads { ensemble.leader() } else { any }, 1);
+            }
             _ => unreachable!("not on ZooKeeper: {fault:?}"),
         }
         ensemble.wait_until_it_serves();

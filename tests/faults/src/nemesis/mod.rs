@@ -4,12 +4,13 @@ mod consensus;
 mod network;
 mod redis;
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use crate::{
     faults::Fault,
-    history::What,
+    history::{What, now},
     rig::HELD_LONG,
+    servers::TcpProxy,
     stage::{Rigs, Servers, Stage},
 };
 
@@ -21,6 +22,21 @@ const STORM: usize = 10_000;
 
 /// How long those of a storm wait.
 const STORM_WAIT: Duration = Duration::from_secs(8);
+
+/// A process that is on a leader's side of a partition.
+#[derive(Default)]
+struct Beside {
+    /// What stands between it and the other side.
+    proxies: Vec<Arc<TcpProxy>>,
+    /// Its number in the system.
+    id: Option<u32>,
+}
+
+impl Beside {
+    fn heal(&self) {
+        self.proxies.iter().for_each(|proxy| proxy.heal());
+    }
+}
 
 /// Who brings the faults of a run, in an order that its seed decides.
 pub(crate) struct Nemesis<'a> {
@@ -99,13 +115,8 @@ impl Nemesis<'_> {
                 clock.set_ahead(Duration::ZERO);
                 self.heals(fault, None);
             }
-            Fault::Reset
-            | Fault::BlackHole
-            | Fault::LoseRequests
-            | Fault::LoseReplies
-            | Fault::Late
-            | Fault::Slow
-            | Fault::Lossy => self.network(fault, place),
+            Fault::BlackHole | Fault::LoseRequests | Fault::LoseReplies => self.silence(fault),
+            Fault::Reset | Fault::Late | Fault::Slow | Fault::Lossy => self.network(fault, place),
             _ => self.servers(fault)?,
         }
         Ok(())
@@ -127,10 +138,30 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// So many servers' clocks jump, ahead and then back.
-    fn clocks(&mut self, count: usize) {
+    /// The place of a process that has just begun to hold, or of any.
+    fn holder(&mut self) -> usize {
+        let any = self.rng.usize(0..self.rigs.len());
+        self.rigs.at_work(HELD_LONG, now()).unwrap_or(any)
+    }
+
+    /// Where the leader is cut off together with a process: what is to be cut at its own proxies,
+    /// which stand before the servers in their order, and its number in the system.
+    fn beside(&mut self, leader: Option<usize>) -> Beside {
+        let place = self.holder();
+        let proxies = self.stage.proxies[place].iter().enumerate();
+        let proxies: Vec<_> = proxies
+            .filter(|(n, _)| Some(*n) != leader)
+            .map(|(_, proxy)| proxy.clone())
+            .collect();
+        proxies.iter().for_each(|proxy| proxy.black_hole());
+        let id = self.rigs.process_id_at(place);
+        Beside { proxies, id }
+    }
+
+    /// So many servers' clocks jump, ahead and then back, from this one on.
+    fn clocks(&mut self, first: usize, count: usize) {
         let clocks = &self.stage.clocks;
-        let some = || clocks.iter().take(count);
+        let some = || clocks.iter().cycle().skip(first).take(count);
         some().for_each(|clock| clock.set_ahead(HOUR));
         self.pause_between(0.3, 0.7);
         some().for_each(|clock| clock.set_behind(HOUR));

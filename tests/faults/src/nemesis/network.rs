@@ -6,7 +6,23 @@ use super::Nemesis;
 use crate::{faults::Fault, servers::TcpProxy};
 
 impl Nemesis<'_> {
+    /// Cuts somebody off who holds, for less than a ttl, and for more than one.
+    pub(super) fn silence(&mut self, fault: Fault) {
+        let mut spans = [(0.3, 0.7), (1.15, 1.6)];
+        self.rng.shuffle(&mut spans);
+        for span in spans {
+            let place = self.holder();
+            self.network_for(fault, place, span);
+            self.pause_between(0.2, 0.5);
+        }
+    }
+
     pub(super) fn network(&mut self, fault: Fault, place: usize) {
+        self.network_for(fault, place, (0.0, 0.0));
+    }
+
+    /// From so many ttls to so many, where it is silence.
+    fn network_for(&mut self, fault: Fault, place: usize, (from, to): (f32, f32)) {
         let process = self.rigs.number_at(place);
         let stage = self.stage;
         // By these all processes come: only this one is meant.
@@ -31,15 +47,15 @@ impl Nemesis<'_> {
             }
             Fault::BlackHole => {
                 all(TcpProxy::black_hole);
-                self.pause_between(0.3, 1.6);
+                self.pause_between(from, to);
             }
             Fault::LoseRequests => {
                 all(TcpProxy::drop_up);
-                self.pause_between(0.3, 1.6);
+                self.pause_between(from, to);
             }
             Fault::LoseReplies => {
                 all(TcpProxy::drop_down);
-                self.pause_between(0.3, 1.6);
+                self.pause_between(from, to);
             }
             Fault::Late => {
                 for _ in 0..3 {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Nemesis;
+use super::{Beside, Nemesis};
 use crate::{
     faults::Fault,
     history::now,
@@ -36,7 +36,7 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 server.resume();
             }
-            Fault::ServerClock => self.clocks(1),
+            Fault::ServerClock => self.clocks(0, 1),
             Fault::DiskFull => self.refuse_to_write(server)?,
             Fault::MemoryFull => self.run_out_of_memory(&[server]),
             _ => unreachable!("not on one server: {fault:?}"),
@@ -45,7 +45,8 @@ impl Nemesis<'_> {
     }
 
     pub(super) fn nodes(&mut self, nodes: &RedLockServers, fault: Fault) {
-        let any = nodes.node(self.rng.usize(0..nodes.len()));
+        let first = self.rng.usize(0..nodes.len());
+        let any = nodes.node(first);
         let all: Vec<_> = nodes.iter().collect();
         match fault {
             Fault::KillConnections => self.kill_connections(&all),
@@ -69,9 +70,10 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 any.resume();
             }
-            Fault::ServerClock => self.clocks(1),
-            Fault::MajorityClock => self.clocks(2),
+            Fault::ServerClock => self.clocks(first, 1),
+            Fault::MajorityClock => self.clocks(first, 2),
             Fault::MemoryFull => self.run_out_of_memory(&all),
+            Fault::MinorityFull => self.run_out_of_memory(&[any]),
             _ => unreachable!("not on independent nodes: {fault:?}"),
         }
     }
@@ -98,12 +100,22 @@ impl Nemesis<'_> {
             Fault::FailOver => {
                 self.runtime.block_on(servers.failover());
             }
-            Fault::CutServers => {
-                servers.cut_off_master();
+            Fault::CutServers | Fault::Split => {
+                let beside = match fault {
+                    Fault::Split => self.beside(None),
+                    _ => Beside::default(),
+                };
+                servers.cut_off_master(beside.id.as_slice());
                 self.runtime.block_on(servers.switched_from(old));
                 self.pause_between(0.0, 0.5);
                 servers.mend();
+                beside.heal();
             }
+            Fault::Empty => {
+                self.rigs.at_work(HELD_LONG, now());
+                self.runtime.block_on(servers.restart_master_empty());
+            }
+            Fault::KillAll => self.runtime.block_on(servers.restart_all()),
             _ => unreachable!("not behind Sentinels: {fault:?}"),
         }
         if self.stage.backend == Backend::SentinelAcked || fault == Fault::UnreplicatedFailOver {
@@ -139,11 +151,24 @@ impl Nemesis<'_> {
             Fault::FailOver => {
                 self.runtime.block_on(servers.failover(master));
             }
-            Fault::CutServers => {
-                servers.cut_off(master);
+            Fault::CutServers | Fault::Split => {
+                let beside = match fault {
+                    Fault::Split => self.beside(None),
+                    _ => Beside::default(),
+                };
+                servers.cut_off(master, beside.id.as_slice());
                 self.runtime.block_on(servers.taken_over(master));
                 self.pause_between(0.0, 0.5);
                 servers.mend();
+                beside.heal();
+            }
+            Fault::Empty => {
+                self.rigs.at_work(HELD_LONG, now());
+                servers.node(master).restart_empty();
+            }
+            Fault::KillAll => {
+                servers.nodes().iter().for_each(RedisServer::kill);
+                servers.nodes().iter().for_each(RedisServer::restart);
             }
             _ => unreachable!("not in a Cluster: {fault:?}"),
         }
@@ -155,9 +180,9 @@ impl Nemesis<'_> {
 
     /// Ends connections of either kind, again and again.
     fn kill_connections(&mut self, servers: &[&RedisServer]) {
-        for _ in 0..self.rng.u32(4..10) {
-            for server in servers {
-                let kind = if self.rng.bool() { "normal" } else { "pubsub" };
+        for round in 0..self.rng.usize(4..10) {
+            for (n, server) in (0..).zip(servers) {
+                let kind = ["normal", "pubsub"][(round + n) % 2];
                 server.command(&["CLIENT", "KILL", "TYPE", kind]);
             }
             self.rest(20..250);

@@ -18,6 +18,8 @@ pub(crate) struct Needs {
     pub(crate) server_clocks: bool,
     /// A wall clock of the processes that can be set.
     pub(crate) client_clock: bool,
+    /// Whether what servers know is to outlive them, where others could know it too.
+    pub(crate) durable: bool,
     /// How many processes.
     pub(crate) places: usize,
 }
@@ -38,6 +40,10 @@ impl Stage {
         let mut clocks = Vec::new();
         // Where nobody is to take over, a busy machine is no reason to.
         let silence = Duration::from_secs(if needs.fail_over { 1 } else { 10 });
+        let options = match needs.durable {
+            true => DURABLE.map(str::to_owned).to_vec(),
+            false => Vec::new(),
+        };
         let servers = match backend {
             Backend::Memory => Servers::None,
             Backend::Redis if needs.server_clocks => {
@@ -51,6 +57,7 @@ impl Stage {
                     replicas: 1,
                     down_after: silence,
                     fronts: true,
+                    options,
                     ..SentinelSetup::default()
                 }))
             }
@@ -59,6 +66,7 @@ impl Stage {
                 replicas_per_master: 1,
                 node_timeout: silence,
                 fronts: true,
+                options,
                 ..ClusterSetup::default()
             })),
             Backend::RedLock if needs.server_clocks => {
