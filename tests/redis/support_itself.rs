@@ -83,6 +83,49 @@ fn latency_is_exact_and_keeps_the_order() {
 }
 
 #[test]
+fn what_is_aimed_at_one_process_befalls_no_other() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.address());
+    // One who comes is a process of its own, the other is this one.
+    let replica = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let port = proxy.address().port().to_string();
+    replica.command(&["REPLICAOF", "127.0.0.1", &port]);
+    until(|| replica.info("master_link_status") == "up");
+    let connect = || {
+        let mut client = Client::connect(proxy.address()).unwrap();
+        client.set_patience(Duration::from_millis(100));
+        client
+    };
+    let mut ours = connect();
+    ours.set_patience(Duration::from_secs(30));
+    let mut set = |value: &str| assert_eq!(ours.call(&["SET", "a", value]).unwrap().text(), OK);
+    set("1");
+    until(|| replica.command(&["GET", "a"]) == Reply::Text("1".to_owned()));
+
+    proxy.cut(&[replica.id()]);
+    for value in 2..100 {
+        set(&value.to_string());
+    }
+    assert_eq!(connect().call(&["GET", "a"]).unwrap().int(), 99);
+    assert_eq!(replica.command(&["GET", "a"]).int(), 1);
+    // Only what lost something is opened anew.
+    proxy.mend();
+    until(|| replica.command(&["GET", "a"]) == Reply::Text("99".to_owned()));
+    set("100");
+
+    proxy.cut(&[std::process::id()]);
+    ours.set_patience(Duration::from_millis(100));
+    assert!(ours.call(&["PING"]).is_err());
+    assert!(connect().call(&["PING"]).is_err());
+    server.command(&["SET", "a", "101"]);
+    until(|| replica.command(&["GET", "a"]) == Reply::Text("101".to_owned()));
+    proxy.mend();
+    assert_eq!(connect().call(&["GET", "a"]).unwrap().int(), 101);
+    ours.set_patience(Duration::from_secs(30));
+    assert!(ours.call(&["PING"]).is_err());
+}
+
+#[test]
 fn what_is_dropped_is_gone_and_what_is_held_comes_late() {
     let server = RedisServer::start();
     let proxy = TcpProxy::start(server.address());
