@@ -113,10 +113,9 @@ impl Pump {
             self.accept();
             let now = Instant::now();
             for link in &mut self.links {
-                let fate = link.fate(self.fate);
-                for i in 0..2 {
+                for (i, fate) in link.fate(self.fate).into_iter().enumerate() {
                     let latency = self.latency[i] * u32::from(link.aimed);
-                    link.read(i, now + latency, fate[i]);
+                    link.read(i, now + latency, fate);
                 }
             }
         }
