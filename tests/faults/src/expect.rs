@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::{
     checks::{self, Found, Kind, Rules},
+    excuses::Excuses,
     faults::Fault,
     history::{Attempt, Event, History, Nanos, Outcome, What},
     rig,
@@ -19,7 +20,7 @@ const TTL: Duration = Duration::from_secs(2);
 const LONG_TTL: Duration = Duration::from_secs(6);
 
 /// How late a busy machine may be.
-const LATE: Duration = Duration::from_secs(2);
+pub(crate) const LATE: Duration = Duration::from_secs(2);
 
 /// Two may hold, and what follows from it.
 const FORGETS: &[Kind] = &[
@@ -39,7 +40,8 @@ const UNFENCED: &[Kind] = &[
     Kind::NotLinearizable,
 ];
 
-/// What may be found, with the sentence of the documentation that says so.
+/// What may be found, with the sentence of the documentation that says so. When, is up to
+/// [`Excuses`].
 pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'static str) {
     use Backend as B;
     use Fault as F;
@@ -166,11 +168,11 @@ pub(crate) fn judge(
     history: &History,
     found: &Found,
 ) -> Vec<String> {
-    let (allowed, _) = allowed(backend, fault);
+    let excuses = Excuses::of(backend, fault, history);
     let mut wrong: Vec<_> = found
         .violations
         .iter()
-        .filter(|violation| !allowed.contains(&violation.kind))
+        .filter(|violation| !excuses.cover(violation))
         .map(|violation| format!("{:?}: {}", violation.kind, violation.text))
         .collect();
     let refused = history.attempts.values().filter(|it| is_away(it)).count();

@@ -4,6 +4,7 @@
 mod args;
 mod cell;
 mod checks;
+mod excuses;
 mod expect;
 mod faults;
 mod history;
