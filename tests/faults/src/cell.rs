@@ -138,8 +138,7 @@ impl Cell {
             } else {
                 50
             },
-            // Locks by hand are not renewed: without a fault they are good for a ttl.
-            ttls: if self.backend.is_control() { 0.75 } else { 1.5 },
+            ttls: expect::long_hold(self.backend, self.fault),
         }
     }
 

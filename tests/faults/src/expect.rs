@@ -16,7 +16,8 @@ use crate::{
 /// The lease of most runs: the shortest that a busy machine keeps.
 const TTL: Duration = Duration::from_secs(2);
 
-/// A lease that outlives a fail-over of Redis.
+/// A lease that outlives a fail-over of Redis; and the bound of a hand-off, so that a release that
+/// does nothing is seen.
 const LONG_TTL: Duration = Duration::from_secs(6);
 
 /// How late a busy machine may be.
@@ -37,6 +38,7 @@ const UNFENCED: &[Kind] = &[
     Kind::Overtaken,
     Kind::Overdue,
     Kind::SlowRecovery,
+    Kind::SlowHandOff,
     Kind::NotLinearizable,
 ];
 
@@ -105,10 +107,27 @@ pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
 
 /// The lease of all locks of a run.
 pub(crate) fn ttl(backend: Backend, fault: Fault) -> Duration {
-    if is_fail_over(backend, fault) {
+    if is_fail_over(backend, fault) || hands_on(backend, fault) {
         LONG_TTL
     } else {
         TTL
+    }
+}
+
+/// Whether nothing stands between a release and the next grant, so that a lease may be long.
+fn hands_on(backend: Backend, fault: Fault) -> bool {
+    !backend.is_control() && matches!(fault, Fault::Calm | Fault::Cancel)
+}
+
+/// How many leases it takes to hold for long.
+pub(crate) fn long_hold(backend: Backend, fault: Fault) -> f32 {
+    // Locks by hand are not renewed: without a fault they are good for a ttl.
+    if backend.is_control() {
+        0.75
+    } else if hands_on(backend, fault) {
+        0.5
+    } else {
+        1.5
     }
 }
 
@@ -119,9 +138,21 @@ pub(crate) fn settles(backend: Backend, fault: Fault, repeats: bool) -> Duration
     match fault {
         // A machine that is as busy as that recovers when it is over.
         Fault::Storm => LATE,
+        // There is nothing to recover from.
+        Fault::Calm | Fault::Cancel => LATE,
         _ if repeats => bound + Duration::from_millis(500),
         _ => (bound + Duration::from_secs(1)).saturating_sub(rig::PATIENT),
     }
+}
+
+/// How long the next grant may take on a machine that has nothing else to do. An operation takes
+/// milliseconds.
+fn hand_off(backend: Backend) -> Duration {
+    Duration::from_secs(match backend {
+        // Waiters ask again at random, and votes split: a second and more was measured.
+        Backend::RedLock => 2,
+        _ => 1,
+    })
 }
 
 pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
@@ -157,6 +188,7 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         stall: nanos(Duration::from_millis(150)),
         answer_slack: nanos(LATE + operation + late),
         recovery: nanos(ttl + LATE + operation + late),
+        hand_off: nanos(hand_off(backend) + LATE + late),
         reconnects: nanos(operation + LATE),
     }
 }

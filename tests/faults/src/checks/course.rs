@@ -12,6 +12,8 @@ pub(super) struct Course<'h> {
     faults: Vec<Fault<'h>>,
     /// When a fault begins, or a process is stopped or killed.
     blows: Vec<Nanos>,
+    /// When a process was stopped, killed, or asked to end.
+    fell_out: Vec<(Nanos, Nanos)>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl<'h> Course<'h> {
             stalls: Spans::of(stalls.clone()),
             faults: Vec::new(),
             blows: Vec::new(),
+            fell_out: Vec::new(),
         };
         for id in history.attempts.keys() {
             course.processes.entry(id.process).or_default();
@@ -70,8 +73,13 @@ impl<'h> Course<'h> {
         for event in events {
             course.add(event.at, &event.what, &mut stops);
         }
+        course.fell_out = stops.values().flatten().copied().collect();
         for (process, known) in &mut course.processes {
             let mut spans = stops.remove(process).unwrap_or_default();
+            if let Some(ends) = known.ends {
+                let gone = known.gone.unwrap_or(Nanos::MAX);
+                course.fell_out.push((ends, gone.max(ends)));
+            }
             let stopping = course.faults.iter().filter(|fault| {
                 fault.process.is_none_or(|of| of == *process)
                     && stopped_by.iter().any(|name| name == fault.name)
@@ -224,6 +232,14 @@ impl<'h> Course<'h> {
             .any(|fault| fault.process.is_none() && fault.from <= at && at < fault.to)
     }
 
+    /// When anything befell anybody, but for these faults.
+    pub(super) fn befell(&self, but: &[String]) -> Spans {
+        let faults = self.faults.iter();
+        let faults = faults.filter(|fault| !but.iter().any(|name| name == fault.name));
+        let faults = faults.map(|fault| (fault.from, fault.to));
+        Spans::of(faults.chain(self.fell_out.iter().copied()).collect())
+    }
+
     /// When the process was killed, or ended.
     pub(super) fn gone(&self, process: u32) -> Option<Nanos> {
         self.processes.get(&process)?.gone
@@ -292,6 +308,12 @@ impl Spans {
     pub(super) fn touches(&self, from: Nanos, to: Nanos) -> bool {
         let first = self.spans.partition_point(|span| span.1 < from);
         self.spans.get(first).is_some_and(|span| span.0 <= to)
+    }
+
+    /// When the next one begins.
+    pub(super) fn next(&self, after: Nanos) -> Option<Nanos> {
+        let next = self.spans.partition_point(|span| span.0 <= after);
+        self.spans.get(next).map(|span| span.0)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Nanos, Nanos)> {

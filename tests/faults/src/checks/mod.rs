@@ -7,12 +7,14 @@
 mod course;
 mod exclusion;
 mod fifo;
+mod handoff;
 mod linear;
 mod liveness;
 mod losses;
 mod recovery;
 mod storage;
 mod tokens;
+mod turns;
 mod view;
 
 #[cfg(test)]
@@ -47,6 +49,9 @@ pub(crate) struct Rules {
     /// The longest time to the next grant of a key that is waited for, once nothing stands in the
     /// way: a ttl, and what a backend needs on top.
     pub(crate) recovery: Nanos,
+    /// The longest time to the next grant of a key that was given back and is waited for, where
+    /// nothing befell anybody.
+    pub(crate) hand_off: Nanos,
     /// When nobody writes a line for longer, the whole machine stood still.
     pub(crate) stall: Nanos,
 }
@@ -65,6 +70,7 @@ impl Default for Rules {
             answer_slack: 1_000 * MS,
             told_slack: 500 * MS,
             recovery: 10_000 * MS,
+            hand_off: 3_000 * MS,
             stall: 300 * MS,
         }
     }
@@ -98,6 +104,8 @@ pub(crate) enum Kind {
     NeverAnswered,
     /// Waiters, nothing in the way, and no grant within the bound.
     SlowRecovery,
+    /// A lock that was given back did not go on to the next waiter.
+    SlowHandOff,
     /// No order of what happened to a key explains its history.
     NotLinearizable,
     /// The lines contradict each other: the harness is wrong.
@@ -105,7 +113,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -118,6 +126,7 @@ impl Kind {
         Self::Hasty,
         Self::NeverAnswered,
         Self::SlowRecovery,
+        Self::SlowHandOff,
         Self::NotLinearizable,
         Self::Torn,
     ];
@@ -167,6 +176,9 @@ pub(crate) struct Figures {
     /// Times that a key was waited for when a fault was healed or a process fell out.
     pub(crate) recoveries: u64,
     pub(crate) longest_recovery: Nanos,
+    /// Times that a key was given back and waited for while nothing befell anybody.
+    pub(crate) hand_offs: u64,
+    pub(crate) longest_hand_off: Nanos,
     /// How long the whole machine stood still, together.
     pub(crate) stalled: Nanos,
 }
@@ -218,6 +230,7 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
         linear::check(&view, key, &mut found);
     }
     recovery::check(&view, &mut found);
+    handoff::check(&view, &mut found);
     storage::check(&view, &mut found);
     found.violations.sort_by_key(|violation| violation.at);
     found
