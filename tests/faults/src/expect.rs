@@ -229,6 +229,12 @@ pub(crate) fn judge(
             wrong.push("no stale write was made and refused".to_owned());
         }
     }
+    wrong.extend(history.events.iter().filter_map(|event| match &event.what {
+        What::Panicked { process, text } => {
+            Some(format!("process {process}: {}", text.replace('\n', " ")))
+        }
+        _ => None,
+    }));
     if found.figures.grants == 0 {
         wrong.push("nobody was granted anything".to_owned());
     }
@@ -247,5 +253,21 @@ fn is_away(attempt: &Attempt) -> bool {
     match &attempt.outcome {
         Outcome::Refused { why, .. } => !checks::is_busy(why),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_wrong() {
+        let text = "panicked at src/lib.rs:1:1:\noh".to_owned();
+        let what = What::Panicked { process: 2, text };
+        let history = History::of(vec![Event { at: 1, what }]).expect("a history");
+        let found = checks::check(&history, &rules(Backend::Redis, Fault::Calm));
+        let wrong = judge(Backend::Redis, Fault::Calm, &history, &found);
+        let told = "process 2: panicked at src/lib.rs:1:1: oh".to_owned();
+        assert!(wrong.contains(&told), "{wrong:?}");
     }
 }

@@ -128,6 +128,12 @@ pub(crate) enum What {
         process: u32,
     },
 
+    /// A task or a thread of a process panicked.
+    Panicked {
+        process: u32,
+        text: String,
+    },
+
     /// The fault's name; of one process, or of all that use the servers.
     Fault {
         name: String,
