@@ -9,7 +9,7 @@ use std::{thread, time::Duration};
 use crate::{
     faults::Fault,
     history::What,
-    rig::HELD_LONG,
+    rig::{self, HELD_LONG},
     stage::{Rigs, Servers, Stage},
 };
 
@@ -72,7 +72,7 @@ impl Nemesis<'_> {
                 let time = self.stage.ttl * 2;
                 self.rigs
                     .tell(place, &format!("block {}", time.as_millis()));
-                thread::sleep(time);
+                self.rigs.hear(place, rig::AWAKE)?;
                 self.heals(fault, process);
             }
             Fault::Drain => {

@@ -11,7 +11,7 @@ use tokio::{
 use tower_lock::{BoxError, LockManager};
 
 use super::{
-    DRAINED, READY, RESTED, Setup, THREADS, connect,
+    AWAKE, DRAINED, READY, RESTED, Setup, THREADS, connect,
     load::{Storm, Traffic},
     recorder::{self, Recorder},
 };
@@ -86,11 +86,17 @@ async fn obey(line: &str, traffic: &mut Traffic, locks: &LockManager) -> Result<
     Ok(())
 }
 
-/// Stops every thread of the application's runtime for so long, as handlers that block do.
+/// Stops every thread of the application's runtime for so long, as handlers that block do. Says when
+/// they run again.
 fn block(time: Duration) {
-    for _ in 0..THREADS {
-        tokio::spawn(async move { thread::sleep(time) });
-    }
+    let blocked = (0..THREADS).map(|_| tokio::spawn(async move { thread::sleep(time) }));
+    let blocked: Vec<_> = blocked.collect();
+    tokio::spawn(async move {
+        for thread in blocked {
+            thread.await.expect("no panic");
+        }
+        println!("{AWAKE}");
+    });
 }
 
 /// What the manager holds and waits for, once that is nothing or no longer changes by itself; and

@@ -30,6 +30,9 @@ pub(crate) const READY: &str = "ready";
 /// What it prints once all its attempts are over.
 pub(crate) const RESTED: &str = "rested";
 
+/// What it prints when the threads of its runtime, which were blocked, run again.
+pub(crate) const AWAKE: &str = "awake";
+
 /// What it prints at its end.
 pub(crate) const DRAINED: &str = "drained";
 
