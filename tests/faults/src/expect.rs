@@ -9,7 +9,7 @@ use crate::{
     excuses::Excuses,
     faults::Fault,
     history::{Attempt, Event, History, Nanos, Outcome, What},
-    rig,
+    meets, rig,
     stage::Backend,
 };
 
@@ -235,6 +235,7 @@ pub(crate) fn judge(
         }
         _ => None,
     }));
+    wrong.extend(meets::missed(backend, fault, history, found));
     if found.figures.grants == 0 {
         wrong.push("nobody was granted anything".to_owned());
     }

@@ -8,6 +8,7 @@ mod excuses;
 mod expect;
 mod faults;
 mod history;
+mod meets;
 mod nemesis;
 mod report;
 mod rig;

@@ -91,7 +91,7 @@ fn tell(outcome: &Outcome) {
     let corrupt = count(Kind::Corrupt) + count(Kind::LostUpdate) + count(Kind::WrongRefusal);
     println!(
         "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
-         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, margin {:?}), \
+         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, {} excluded, margin {:?}), \
          {} overtaken, recovery {} ms, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
@@ -103,6 +103,7 @@ fn tell(outcome: &Outcome) {
         figures.unfenced_lost,
         figures.losses,
         count(Kind::LossLate),
+        figures.losses_excluded,
         figures.smallest_margin.map(|margin| margin / 1_000_000),
         count(Kind::Overtaken),
         figures.longest_recovery / 1_000_000,

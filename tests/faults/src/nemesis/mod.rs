@@ -8,7 +8,7 @@ use std::{thread, time::Duration};
 
 use crate::{
     faults::Fault,
-    history::What,
+    history::{What, now},
     rig::{self, HELD_LONG},
     stage::{Rigs, Servers, Stage},
 };
@@ -43,10 +43,11 @@ impl Nemesis<'_> {
             fault => fault,
         };
         self.round += 1;
-        // Who holds is met, if that is what it is about.
+        // Who holds is met, if that is what it is about; it has just begun, so that what lasts for
+        // a lease takes its lock.
         let somebody = self.rng.usize(0..self.rigs.len());
         let place = if fault.is_of_one_process() {
-            self.rigs.at_work(HELD_LONG, 0).unwrap_or(somebody)
+            self.rigs.at_work(HELD_LONG, now()).unwrap_or(somebody)
         } else {
             somebody
         };
