@@ -128,12 +128,17 @@ impl Cell {
     }
 
     fn load(&self) -> Load {
+        let barges = self.backend == Backend::Barging;
         Load {
-            tasks: 8,
+            // Long queues, in which nobody has a place.
+            tasks: if barges { 24 } else { 8 },
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
+            barges,
             // Somebody has to hold when it happens.
-            long: if expect::meets_holders(self.backend, self.fault) {
+            long: if barges {
+                0
+            } else if expect::meets_holders(self.backend, self.fault) {
                 500
             } else {
                 50

@@ -48,6 +48,7 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
     use Backend as B;
     use Fault as F;
     match (backend, fault) {
+        (B::Barging, _) => (&[Kind::Overtaken], "nobody keeps its queue"),
         (backend, F::Calm) if backend.is_control() => (&[], ""),
         (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
@@ -78,6 +79,7 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
         (B::NaiveCounter, F::Empty) => {
             &[Kind::DoubleHold, Kind::TokenInversion, Kind::WrongRefusal]
         }
+        (B::Barging, F::Calm) => &[Kind::Overtaken],
         _ => &[],
     }
 }
@@ -102,7 +104,7 @@ pub(crate) fn fails_over(backend: Backend, fault: Fault) -> bool {
 
 /// Whether it is seen only by who holds at that moment, and so many should.
 pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
-    backend.is_control() || is_fail_over(backend, fault) || fault.is_of_one_process()
+    backend.is_naive() || is_fail_over(backend, fault) || fault.is_of_one_process()
 }
 
 /// The lease of all locks of a run.
@@ -116,13 +118,13 @@ pub(crate) fn ttl(backend: Backend, fault: Fault) -> Duration {
 
 /// Whether nothing stands between a release and the next grant, so that a lease may be long.
 fn hands_on(backend: Backend, fault: Fault) -> bool {
-    !backend.is_control() && matches!(fault, Fault::Calm | Fault::Cancel)
+    !backend.is_naive() && matches!(fault, Fault::Calm | Fault::Cancel)
 }
 
 /// How many leases it takes to hold for long.
 pub(crate) fn long_hold(backend: Backend, fault: Fault) -> f32 {
     // Locks by hand are not renewed: without a fault they are good for a ttl.
-    if backend.is_control() {
+    if backend.is_naive() {
         0.75
     } else if hands_on(backend, fault) {
         0.5
@@ -217,12 +219,13 @@ pub(crate) fn judge(
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
         }
-        // It is the fault that brings it.
-        if found.of(*kind).any(|it| it.at < begins) {
+        // It is the fault that brings it, if there is one.
+        if fault != Fault::Calm && found.of(*kind).any(|it| it.at < begins) {
             wrong.push(format!("{kind:?} was found before anything had happened"));
         }
     }
-    if !must_find(backend, fault).is_empty() && backend != Backend::NaiveCounter {
+    let two_hold = must_find(backend, fault).contains(&Kind::DoubleHold);
+    if two_hold && backend != Backend::NaiveCounter {
         // Two held, and the storage saw to it that nothing came of it.
         let figures = &found.figures;
         if figures.stale_writes_refused == 0 || figures.unfenced_lost == 0 {

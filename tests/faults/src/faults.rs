@@ -216,7 +216,7 @@ impl Fault {
         let announced = "the servers announce themselves, so no proxy can stand before them";
         let one = "there is one server";
         match (self, backend) {
-            (Self::Calm, B::Naive | B::NaiveRedLock)
+            (Self::Calm, B::Naive | B::NaiveRedLock | B::Barging)
             | (Self::StopClient, B::Naive)
             | (Self::Empty, B::NaiveCounter)
             | (Self::EmptyMajority, B::NaiveRedLock)

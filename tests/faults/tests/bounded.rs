@@ -60,5 +60,5 @@ fn zookeeper() {
 /// What is known to be broken is found broken, and what the fence is for, it does.
 #[test]
 fn the_harness_sees() {
-    bears("naive,naive-counter,naive-sentinel,naive-redlock");
+    bears("naive,naive-counter,naive-sentinel,naive-redlock,barging");
 }

@@ -120,7 +120,7 @@ impl Traffic {
         let batches = locks.capabilities().reserves_tokens;
         let routes = [HANDED_ON, 0].map(|key| {
             [Patience::None, Patience::Short, Patience::Long].map(|patience| {
-                let fairness = fairness(key, setup.load.fifo, batches);
+                let fairness = setup.load.served(fairness(key, setup.load.fifo, batches));
                 route(&locks, &shop, policy(setup.ttl, fairness, patience))
             })
         });
@@ -188,7 +188,8 @@ impl Source {
     }
 
     fn policy(&self, key: u32, patience: Patience) -> LockPolicy {
-        policy(self.ttl, self.fairness(key), patience)
+        let fairness = self.load.served(self.fairness(key));
+        policy(self.ttl, fairness, patience)
     }
 
     fn call(&self, attempt: &Attempt, wait: Duration) {
@@ -313,6 +314,16 @@ impl Source {
     fn refused(&self, attempt: &Attempt, why: &str) {
         let (id, why) = (attempt.id, why.to_owned());
         self.shop.recorder.write(What::Refused { id, why });
+    }
+}
+
+impl Load {
+    /// What is asked for where the history says this.
+    fn served(&self, fairness: Fairness) -> Fairness {
+        match fairness {
+            Fairness::Fifo if self.barges => Fairness::Unfair,
+            fairness => fairness,
+        }
     }
 }
 

@@ -81,6 +81,8 @@ pub(crate) struct Load {
     pub(crate) cancels: u32,
     /// Whether any process may expect its place in the queue to be kept.
     pub(crate) fifo: bool,
+    /// Whether it asks for no order all the same, so that the harness has something to find.
+    pub(crate) barges: bool,
     /// Of a thousand holders of the last hot key and the cold ones, how many hold for long.
     pub(crate) long: u32,
     /// How many ttls that is.
