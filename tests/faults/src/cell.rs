@@ -135,6 +135,7 @@ impl Cell {
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
             barges,
+            queue: expect::queue(self.backend),
             // Somebody has to hold when it happens.
             long: if barges {
                 0

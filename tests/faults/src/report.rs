@@ -92,7 +92,7 @@ fn tell(outcome: &Outcome) {
     println!(
         "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
          {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, {} excluded, margin {:?}), \
-         {} overtaken, recovery {} ms, {} hand-offs within {} ms",
+         {} overtaken of {} places, recovery {} ms, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
         outcome.rounds,
@@ -106,6 +106,7 @@ fn tell(outcome: &Outcome) {
         figures.losses_excluded,
         figures.smallest_margin.map(|margin| margin / 1_000_000),
         count(Kind::Overtaken),
+        figures.places,
         figures.longest_recovery / 1_000_000,
         figures.hand_offs,
         figures.longest_hand_off / 1_000_000,

@@ -232,12 +232,16 @@ impl<'h> Course<'h> {
             .any(|fault| fault.process.is_none() && fault.from <= at && at < fault.to)
     }
 
-    /// When anything befell anybody, but for these faults.
-    pub(super) fn befell(&self, but: &[String]) -> Spans {
+    /// When anything befell anybody, but for these faults. Whoever is told that the backend is away
+    /// had lost it for at most this long: on a busy machine that needs no fault.
+    pub(super) fn befell(&self, but: &[String], away: Nanos) -> Spans {
+        let told = self.processes.values().flat_map(|known| &known.cut_off);
+        let told = told.map(|at| (at.saturating_sub(away), *at));
         let faults = self.faults.iter();
         let faults = faults.filter(|fault| !but.iter().any(|name| name == fault.name));
         let faults = faults.map(|fault| (fault.from, fault.to));
-        Spans::of(faults.chain(self.fell_out.iter().copied()).collect())
+        let fell_out = self.fell_out.iter().copied();
+        Spans::of(faults.chain(fell_out).chain(told).collect())
     }
 
     /// When the process was killed, or ended.

@@ -67,6 +67,9 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
     waiters.sort_by_key(|waiter| waiter.until);
 
     let least = view.rules.order_slack.min(view.rules.own_order_slack);
+    let most = view.rules.order_slack.max(view.rules.own_order_slack);
+    let mut calls: Vec<_> = fifo().map(|attempt| attempt.call).collect();
+    calls.sort_unstable();
     // Everybody granted so far, by the time of the call.
     let mut before = BTreeSet::new();
     let mut next = 0;
@@ -75,6 +78,9 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
             before.insert((one.call, next));
             next += 1;
         }
+        let behind = waiter.attempt.call.saturating_add(most);
+        let first = calls.partition_point(|call| *call <= behind);
+        found.figures.places += u64::from(calls.get(first).is_some_and(|it| *it < waiter.until));
         let behind = waiter.attempt.call.saturating_add(least);
         let mut later = before.range((behind, 0)..).rev().take(MOST).peekable();
         if later.peek().is_none() {

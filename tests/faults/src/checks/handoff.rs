@@ -14,7 +14,8 @@
 //!
 //! Not measured is what begins while anything befalls anybody, or within the bound of recovery after
 //! it: the next in the queue may be one that was stopped, is dead or cut off, whose turn passes with
-//! its lease. Faults under which the order is kept do nothing like that. What was measured until the
+//! its lease; and who is told that the backend is away has been cut off, if only by a busy machine.
+//! Faults under which the order is kept do nothing like that. What was measured until the
 //! next blow counts all the same.
 
 use super::{
@@ -26,7 +27,9 @@ use super::{
 use crate::history::Nanos;
 
 pub(super) fn check(view: &View<'_>, found: &mut Found) {
-    let blows = view.course.befell(&view.rules.order_kept_under);
+    let blows = view
+        .course
+        .befell(&view.rules.order_kept_under, view.rules.reconnects);
     for key in &view.keys {
         let holds = Holds::of(key);
         let back = holds.iter().filter(|hold| hold.given_back);

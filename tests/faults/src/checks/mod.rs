@@ -169,6 +169,9 @@ pub(crate) struct Figures {
     pub(crate) losses_excluded: u64,
     /// From the loss to the next grant, at least. Negative: told too late.
     pub(crate) smallest_margin: Option<i64>,
+    /// Waiters whom somebody could have overtaken: one who called later by more than the slack,
+    /// while they waited.
+    pub(crate) places: u64,
     /// Pairs of an overtaken waiter and who overtook it, up to a bound for each waiter.
     pub(crate) overtakings: u64,
     /// Waiters that were overtaken while a stop or a fault covered them.

@@ -211,8 +211,7 @@ impl Source {
             HOT + rng.u32(0..COLD)
         };
         let holds = match key {
-            // It has a long queue, and so arrival order is seen.
-            0 => Duration::from_millis(rng.u64(10..40)),
+            0 => Duration::from_millis(rng.u64(self.load.queue..self.load.queue * 2)),
             1 => Duration::from_millis(rng.u64(0..8)),
             // Only by renewals.
             _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(self.load.ttls),

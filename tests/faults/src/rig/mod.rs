@@ -83,6 +83,9 @@ pub(crate) struct Load {
     pub(crate) fifo: bool,
     /// Whether it asks for no order all the same, so that the harness has something to find.
     pub(crate) barges: bool,
+    /// For how many milliseconds the first hot key is held: twice that at the most. It has a long
+    /// queue, and so arrival order is seen.
+    pub(crate) queue: u64,
     /// Of a thousand holders of the last hot key and the cold ones, how many hold for long.
     pub(crate) long: u32,
     /// How many ttls that is.

@@ -403,6 +403,16 @@ fn what_is_no_slow_hand_off() {
     none(handed_on(1700).at(30, What::Killed { process: 3 }), 1);
     none(handed_on(1700).at(30, What::Drains { process: 3 }), 1);
     none(handed_on(1700).fault(Some(3), 10, 20), 1);
+    // Somebody lost the backend, without a fault.
+    let away = |at: u64| {
+        let why = "backend_unavailable".to_owned();
+        handed_on(1700)
+            .call(at - 1, C, 5000)
+            .at(at, What::Refused { id: id(C), why })
+    };
+    none(away(60), 1);
+    none(away(1640), 2);
+    away(1660).fails(&[Kind::SlowHandOff]);
     // A second blow ends the measuring.
     none(handed_on(1700).stopped(3, 1500, 1550), 2);
     handed_on(1700)
