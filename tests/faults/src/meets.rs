@@ -11,7 +11,7 @@ use crate::{
     checks::Found,
     expect,
     faults::Fault,
-    history::{Event, History, Nanos, What},
+    history::{End, Event, History, Nanos, What},
     rig::HELD_LONG,
     stage::Backend,
 };
@@ -79,14 +79,17 @@ fn blows(fault: Fault, history: &History) -> Vec<Blow> {
     blows
 }
 
-/// Whether somebody held one of the keys that are held for long, when it began.
+/// Whether somebody held one of the keys that are held for long, when it began; or had lost it just
+/// before, as it happens on a busy machine, and was still at work.
 fn met(history: &History, blow: &Blow) -> bool {
     history.attempts.values().any(|attempt| {
         attempt.key >= HELD_LONG
             && blow.process.is_none_or(|of| of == attempt.id.process)
-            && attempt
-                .grant()
-                .is_some_and(|grant| grant.at <= blow.from && blow.from < grant.until())
+            && attempt.grant().is_some_and(|grant| {
+                let lost = grant.ended.filter(|ended| ended.how == End::Lost);
+                let late = lost.map_or(0, |_| expect::LATE.as_nanos() as Nanos);
+                grant.at <= blow.from && blow.from < grant.until().saturating_add(late)
+            })
     })
 }
 

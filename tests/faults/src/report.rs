@@ -105,7 +105,7 @@ fn tell(outcome: &Outcome) {
         count(Kind::LossLate),
         figures.losses_excluded,
         figures.smallest_margin.map(|margin| margin / 1_000_000),
-        count(Kind::Overtaken),
+        count(Kind::Overtaken) + count(Kind::HandedOn),
         figures.places,
         figures.longest_recovery / 1_000_000,
         figures.hand_offs,

@@ -15,7 +15,7 @@ fn a_panic_is_told() {
     let setup = format!(
         r#"{{"process": 5, "seed": 1, "locks": "memory", "ttl": {{"secs": 2, "nanos": 0}},
             "storage": {:?}, "events": {events:?}, "load": {{"tasks": 1, "cancels": 0,
-            "fifo": true, "barges": false, "queue": 20, "long": 0, "ttls": 1.0}}}}"#,
+            "fifo": true, "barges": false, "queue": 20, "batch": 0, "long": 0, "ttls": 1.0}}}}"#,
         dir.join("none"),
     );
     let mut rig = Command::new(env!("CARGO_BIN_EXE_tower-lock-faults"))

@@ -26,7 +26,8 @@ struct Process {
     gone: Option<Nanos>,
     /// Killed, or asked to end.
     ends: Option<Nanos>,
-    /// When it was told that the backend is away, in order.
+    /// When it was told that the backend is away, or that it had lost a lock, in order: a session
+    /// that ends takes all locks and all places of its process.
     cut_off: Vec<Nanos>,
 }
 
@@ -145,6 +146,10 @@ impl<'h> Course<'h> {
                 let process = self.processes.entry(id.process).or_default();
                 process.cut_off.push(at);
             }
+            What::Lost { id } => {
+                let process = self.processes.entry(id.process).or_default();
+                process.cut_off.push(at);
+            }
             _ => {}
         }
     }
@@ -174,7 +179,7 @@ impl<'h> Course<'h> {
         })
     }
 
-    /// Whether the process itself was told in this time that the backend is away.
+    /// Whether the process itself was told in this time that the backend is away, or of a loss.
     pub(super) fn was_cut_off(&self, process: u32, from: Nanos, to: Nanos) -> bool {
         self.processes.get(&process).is_some_and(|known| {
             let next = known.cut_off.partition_point(|at| *at < from);
@@ -232,8 +237,8 @@ impl<'h> Course<'h> {
             .any(|fault| fault.process.is_none() && fault.from <= at && at < fault.to)
     }
 
-    /// When anything befell anybody, but for these faults. Whoever is told that the backend is away
-    /// had lost it for at most this long: on a busy machine that needs no fault.
+    /// When anything befell anybody, but for these faults. Whoever is told that the backend is away,
+    /// or of a loss, had lost it for at most this long: on a busy machine that needs no fault.
     pub(super) fn befell(&self, but: &[String], away: Nanos) -> Spans {
         let told = self.processes.values().flat_map(|known| &known.cut_off);
         let told = told.map(|at| (at.saturating_sub(away), *at));

@@ -12,7 +12,7 @@
 //! after a fault stands in the queue when its process can reach the servers again.
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
-//! or a fault covered it or everybody, or its process was told that the backend is away, at any moment
+//! or a fault covered it or everybody, or its process was told that the backend is away, or of a loss, at any moment
 //! between call and answer; such a place in the queue may be lost. Faults under which a backend keeps the order are named in the rules.
 //!
 //! One violation for each waiter overtaken, with its number of overtakers up to a bound.

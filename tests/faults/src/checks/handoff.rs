@@ -14,7 +14,7 @@
 //!
 //! Not measured is what begins while anything befalls anybody, or within the bound of recovery after
 //! it: the next in the queue may be one that was stopped, is dead or cut off, whose turn passes with
-//! its lease; and who is told that the backend is away has been cut off, if only by a busy machine.
+//! its lease; and who is told that the backend is away, or of a loss, has been cut off, if only by a busy machine.
 //! Faults under which the order is kept do nothing like that. What was measured until the
 //! next blow counts all the same.
 

@@ -4,6 +4,7 @@
 //! processes share. A grant is written after it was made, an end of holding before anybody else can
 //! learn of it. So what a check claims has happened, and a late line can only hide.
 
+mod batched;
 mod course;
 mod exclusion;
 mod fifo;
@@ -96,6 +97,8 @@ pub(crate) enum Kind {
     LossLate,
     /// A waiter was overtaken.
     Overtaken,
+    /// A process handed its lock on for longer than it may, while another one waited.
+    HandedOn,
     /// An answer came after the wait and its slack.
     Overdue,
     /// A refusal because another holds came before the wait was over.
@@ -113,7 +116,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -122,6 +125,7 @@ impl Kind {
         Self::WrongRefusal,
         Self::LossLate,
         Self::Overtaken,
+        Self::HandedOn,
         Self::Overdue,
         Self::Hasty,
         Self::NeverAnswered,
@@ -229,6 +233,7 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
         tokens::check(&view, key, &mut found);
         losses::check(&view, key, &mut found);
         fifo::check(&view, key, &mut found);
+        batched::check(&view, key, &mut found);
         liveness::check(&view, key, &mut found);
         linear::check(&view, key, &mut found);
     }

@@ -32,6 +32,8 @@ impl fmt::Display for AttemptId {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
     Fifo,
+    /// Handed on within a process, so often at the most.
+    Batched(u32),
     Unfair,
 }
 

@@ -19,6 +19,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// How many requests a storm has.
 const STORM: usize = 10_000;
 
+/// How often somebody who holds is waited for. More than once on a busy machine alone.
+const PATIENCE: usize = 4;
+
 /// How long those of a storm wait.
 const STORM_WAIT: Duration = Duration::from_secs(8);
 
@@ -47,7 +50,8 @@ impl Nemesis<'_> {
         // a lease takes its lock.
         let somebody = self.rng.usize(0..self.rigs.len());
         let place = if fault.is_of_one_process() {
-            self.rigs.at_work(HELD_LONG, now()).unwrap_or(somebody)
+            let mut tries = (0..PATIENCE).map(|_| self.rigs.at_work(HELD_LONG, now()));
+            tries.find_map(|place| place).unwrap_or(somebody)
         } else {
             somebody
         };

@@ -43,6 +43,9 @@ const HANDED_ON: u32 = 1;
 /// How often, before it goes back to the queue.
 const BATCH: NonZeroU32 = NonZeroU32::new(4).expect("it is not zero");
 
+/// More often than any process has waiters.
+const ENDLESS: NonZeroU32 = NonZeroU32::new(64).expect("it is not zero");
+
 const NAMESPACE: &str = "fault";
 
 /// The header that says which key.
@@ -193,11 +196,14 @@ impl Source {
     }
 
     fn call(&self, attempt: &Attempt, wait: Duration) {
-        let in_order = self.fairness(attempt.key) == Fairness::Fifo;
         self.shop.recorder.write(What::Call {
             id: attempt.id,
             key: attempt.key,
-            order: if in_order { Order::Fifo } else { Order::Unfair },
+            order: match self.fairness(attempt.key) {
+                Fairness::Fifo => Order::Fifo,
+                Fairness::Batched(most) if self.load.fifo => Order::Batched(most.get()),
+                _ => Order::Unfair,
+            },
             wait: wait.as_nanos() as u64,
         });
     }
@@ -212,6 +218,9 @@ impl Source {
         };
         let holds = match key {
             0 => Duration::from_millis(rng.u64(self.load.queue..self.load.queue * 2)),
+            1 if self.load.batch > 0 => {
+                Duration::from_millis(rng.u64(self.load.batch..self.load.batch * 2))
+            }
             1 => Duration::from_millis(rng.u64(0..8)),
             // Only by renewals.
             _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(self.load.ttls),
@@ -321,6 +330,7 @@ impl Load {
     fn served(&self, fairness: Fairness) -> Fairness {
         match fairness {
             Fairness::Fifo if self.barges => Fairness::Unfair,
+            Fairness::Batched(_) if self.barges => Fairness::Batched(ENDLESS),
             fairness => fairness,
         }
     }

@@ -86,6 +86,8 @@ pub(crate) struct Load {
     /// For how many milliseconds the first hot key is held: twice that at the most. It has a long
     /// queue, and so arrival order is seen.
     pub(crate) queue: u64,
+    /// The same for the one that is handed on within a process: 0 where its order is not looked at.
+    pub(crate) batch: u64,
     /// Of a thousand holders of the last hot key and the cold ones, how many hold for long.
     pub(crate) long: u32,
     /// How many ttls that is.
