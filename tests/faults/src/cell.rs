@@ -129,18 +129,25 @@ impl Cell {
     }
 
     fn load(&self) -> Load {
+        let barges = self.backend == Backend::Barging;
         Load {
-            tasks: 8,
+            // Long queues, in which nobody has a place.
+            tasks: if barges { 24 } else { 8 },
             cancels: if self.fault == Fault::Cancel { 330 } else { 30 },
             fifo: self.backend.is_fifo(),
+            barges,
+            queue: expect::queue(self.backend),
+            // So that a batch takes as long as it takes to stand in the queue for sure.
+            batch: if self.fault == Fault::Calm { 55 } else { 0 },
             // Somebody has to hold when it happens.
-            long: if expect::meets_holders(self.backend, self.fault) {
+            long: if barges {
+                0
+            } else if expect::meets_holders(self.backend, self.fault) {
                 500
             } else {
                 50
             },
-            // Locks by hand are not renewed: without a fault they are good for a ttl.
-            ttls: if self.backend.is_control() { 0.75 } else { 1.5 },
+            ttls: expect::long_hold(self.backend, self.fault),
         }
     }
 

@@ -6,26 +6,29 @@ use std::time::Duration;
 
 use crate::{
     checks::{self, Found, Kind, Rules},
+    excuses::Excuses,
     faults::Fault,
     history::{Attempt, Event, History, Nanos, Outcome, What},
-    rig,
+    meets, rig,
     stage::Backend,
 };
 
 /// The lease of most runs: the shortest that a busy machine keeps.
 const TTL: Duration = Duration::from_secs(2);
 
-/// A lease that outlives a fail-over of Redis.
+/// A lease that outlives a fail-over of Redis; and the bound of a hand-off, so that a release that
+/// does nothing is seen.
 const LONG_TTL: Duration = Duration::from_secs(6);
 
 /// How late a busy machine may be.
-const LATE: Duration = Duration::from_secs(2);
+pub(crate) const LATE: Duration = Duration::from_secs(2);
 
 /// Two may hold, and what follows from it.
 const FORGETS: &[Kind] = &[
     Kind::DoubleHold,
     Kind::LossLate,
     Kind::Overtaken,
+    Kind::HandedOn,
     Kind::NotLinearizable,
 ];
 
@@ -36,14 +39,17 @@ const UNFENCED: &[Kind] = &[
     Kind::Overtaken,
     Kind::Overdue,
     Kind::SlowRecovery,
+    Kind::SlowHandOff,
     Kind::NotLinearizable,
 ];
 
-/// What may be found, with the sentence of the documentation that says so.
+/// What may be found, with the sentence of the documentation that says so. When, is up to
+/// [`Excuses`].
 pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'static str) {
     use Backend as B;
     use Fault as F;
     match (backend, fault) {
+        (B::Barging, _) => (&[Kind::Overtaken, Kind::HandedOn], "nobody keeps its queue"),
         (backend, F::Calm) if backend.is_control() => (&[], ""),
         (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
@@ -77,6 +83,7 @@ pub(crate) fn must_find(backend: Backend, fault: Fault) -> &'static [Kind] {
         (B::NaiveCounter, F::Empty) => {
             &[Kind::DoubleHold, Kind::TokenInversion, Kind::WrongRefusal]
         }
+        (B::Barging, F::Calm) => &[Kind::Overtaken, Kind::HandedOn],
         _ => &[],
     }
 }
@@ -106,7 +113,7 @@ pub(crate) fn fails_over(backend: Backend, fault: Fault) -> bool {
 
 /// Whether it is seen only by who holds at that moment, and so many should.
 pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
-    backend.is_control()
+    backend.is_naive()
         || is_fail_over(backend, fault)
         || fault.is_of_one_process()
         || fault == Fault::Split
@@ -114,10 +121,27 @@ pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
 
 /// The lease of all locks of a run.
 pub(crate) fn ttl(backend: Backend, fault: Fault) -> Duration {
-    if is_fail_over(backend, fault) {
+    if is_fail_over(backend, fault) || hands_on(backend, fault) {
         LONG_TTL
     } else {
         TTL
+    }
+}
+
+/// Whether nothing stands between a release and the next grant, so that a lease may be long.
+fn hands_on(backend: Backend, fault: Fault) -> bool {
+    !backend.is_naive() && matches!(fault, Fault::Calm | Fault::Cancel)
+}
+
+/// How many leases it takes to hold for long.
+pub(crate) fn long_hold(backend: Backend, fault: Fault) -> f32 {
+    // Locks by hand are not renewed: without a fault they are good for a ttl.
+    if backend.is_naive() {
+        0.75
+    } else if hands_on(backend, fault) {
+        0.5
+    } else {
+        1.5
     }
 }
 
@@ -128,9 +152,31 @@ pub(crate) fn settles(backend: Backend, fault: Fault, repeats: bool) -> Duration
     match fault {
         // A machine that is as busy as that recovers when it is over.
         Fault::Storm => LATE,
+        // There is nothing to recover from.
+        Fault::Calm | Fault::Cancel => LATE,
         _ if repeats => bound + Duration::from_millis(500),
         _ => (bound + Duration::from_secs(1)).saturating_sub(rig::PATIENT),
     }
+}
+
+/// For how many milliseconds the key with the longest queue is held: so long that many stand in it
+/// for longer than the slack of the order, and no longer than others have patience for.
+pub(crate) fn queue(backend: Backend) -> u64 {
+    match backend {
+        Backend::Etcd => 80,
+        Backend::ZooKeeper => 160,
+        _ => 20,
+    }
+}
+
+/// How long the next grant may take on a machine that has nothing else to do. An operation takes
+/// milliseconds.
+fn hand_off(backend: Backend) -> Duration {
+    Duration::from_secs(match backend {
+        // Waiters ask again at random, and votes split: a second and more was measured.
+        Backend::RedLock => 2,
+        _ => 1,
+    })
 }
 
 pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
@@ -138,13 +184,16 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
     // The machine is what they wait for.
     let storm = fault == Fault::Storm;
     let late = if storm { LATE * 4 } else { Duration::ZERO };
-    let consensus = matches!(backend, Backend::Etcd | Backend::ZooKeeper);
-    let order_slack = Duration::from_millis(match (storm, consensus) {
+    let order_slack = Duration::from_millis(match (storm, backend) {
         (true, _) => 4000,
         // Each is a write that a majority has on its disks, and the first one opens a session or
-        // lease. What counts is the order of these writes: the tokens.
-        (false, true) => 2000,
-        (false, false) => 300,
+        // lease. What counts is the order of these writes: the tokens. Measured on a busy machine:
+        // 0.35 s.
+        (false, Backend::Etcd) => 1000,
+        // The same, but a session that has to find another server keeps its requests for so long
+        // and tells nobody: 2.1 s, on a machine with ten times as much to do as it can.
+        (false, Backend::ZooKeeper) => 2200,
+        (false, _) => 300,
     });
     let names = |faults: &[Fault]| faults.iter().map(|fault| fault.name().to_owned()).collect();
     // What an answer is waited for beside the lock: etcd asks for three times a second.
@@ -166,6 +215,7 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         stall: nanos(Duration::from_millis(150)),
         answer_slack: nanos(LATE + operation + late),
         recovery: nanos(ttl + LATE + operation + late),
+        hand_off: nanos(hand_off(backend) + LATE + late),
         reconnects: nanos(operation + LATE),
     }
 }
@@ -177,11 +227,11 @@ pub(crate) fn judge(
     history: &History,
     found: &Found,
 ) -> Vec<String> {
-    let (allowed, _) = allowed(backend, fault);
+    let excuses = Excuses::of(backend, fault, history);
     let mut wrong: Vec<_> = found
         .violations
         .iter()
-        .filter(|violation| !allowed.contains(&violation.kind))
+        .filter(|violation| !excuses.cover(violation))
         .map(|violation| format!("{:?}: {}", violation.kind, violation.text))
         .collect();
     let refused = history.attempts.values().filter(|it| is_away(it)).count();
@@ -197,17 +247,30 @@ pub(crate) fn judge(
         if found.count(*kind) == 0 {
             wrong.push(format!("{kind:?} has to be found, and was not"));
         }
-        // It is the fault that brings it.
-        if found.of(*kind).any(|it| it.at < begins) {
+        // It is the fault that brings it, if there is one.
+        if fault != Fault::Calm && found.of(*kind).any(|it| it.at < begins) {
             wrong.push(format!("{kind:?} was found before anything had happened"));
         }
     }
-    if !must_find(backend, fault).is_empty() && backend != Backend::NaiveCounter {
+    let two_hold = must_find(backend, fault).contains(&Kind::DoubleHold);
+    if two_hold && backend != Backend::NaiveCounter {
         // Two held, and the storage saw to it that nothing came of it.
         let figures = &found.figures;
         if figures.stale_writes_refused == 0 || figures.unfenced_lost == 0 {
             wrong.push("no stale write was made and refused".to_owned());
         }
+    }
+    wrong.extend(history.events.iter().filter_map(|event| match &event.what {
+        What::Panicked { process, text } => {
+            Some(format!("process {process}: {}", text.replace('\n', " ")))
+        }
+        _ => None,
+    }));
+    wrong.extend(meets::missed(backend, fault, history, found));
+    // With the slack of ZooKeeper a busy machine may leave no place to look at.
+    let queues = backend.is_fifo() && backend.is_shared() && backend != Backend::ZooKeeper;
+    if fault == Fault::Calm && queues && found.figures.places == 0 {
+        wrong.push("nobody could have been overtaken: no order was put to the test".to_owned());
     }
     if found.figures.grants == 0 {
         wrong.push("nobody was granted anything".to_owned());
@@ -227,5 +290,21 @@ fn is_away(attempt: &Attempt) -> bool {
     match &attempt.outcome {
         Outcome::Refused { why, .. } => !checks::is_busy(why),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_wrong() {
+        let text = "panicked at src/lib.rs:1:1:\noh".to_owned();
+        let what = What::Panicked { process: 2, text };
+        let history = History::of(vec![Event { at: 1, what }]).expect("a history");
+        let found = checks::check(&history, &rules(Backend::Redis, Fault::Calm));
+        let wrong = judge(Backend::Redis, Fault::Calm, &history, &found);
+        let told = "process 2: panicked at src/lib.rs:1:1: oh".to_owned();
+        assert!(wrong.contains(&told), "{wrong:?}");
     }
 }

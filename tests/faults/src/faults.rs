@@ -219,7 +219,7 @@ impl Fault {
         let alone = "there is one process";
         let one = "there is one server";
         match (self, backend) {
-            (Self::Calm, B::Naive | B::NaiveRedLock)
+            (Self::Calm, B::Naive | B::NaiveRedLock | B::Barging)
             | (Self::StopClient, B::Naive)
             | (Self::Empty, B::NaiveCounter)
             | (Self::EmptyMajority, B::NaiveRedLock)

@@ -4,9 +4,11 @@
 mod args;
 mod cell;
 mod checks;
+mod excuses;
 mod expect;
 mod faults;
 mod history;
+mod meets;
 mod nemesis;
 mod report;
 mod rig;

@@ -91,8 +91,8 @@ fn tell(outcome: &Outcome) {
     let corrupt = count(Kind::Corrupt) + count(Kind::LostUpdate) + count(Kind::WrongRefusal);
     println!(
         "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
-         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, margin {:?}), \
-         {} overtaken, recovery {} ms",
+         {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, {} excluded, margin {:?}), \
+         {} overtaken of {} places, recovery {} ms, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
         outcome.rounds,
@@ -103,9 +103,13 @@ fn tell(outcome: &Outcome) {
         figures.unfenced_lost,
         figures.losses,
         count(Kind::LossLate),
+        figures.losses_excluded,
         figures.smallest_margin.map(|margin| margin / 1_000_000),
-        count(Kind::Overtaken),
+        count(Kind::Overtaken) + count(Kind::HandedOn),
+        figures.places,
         figures.longest_recovery / 1_000_000,
+        figures.hand_offs,
+        figures.longest_hand_off / 1_000_000,
     );
     for wrong in outcome.wrong.iter().take(20) {
         println!("    {wrong}");

@@ -175,6 +175,7 @@ impl Backend {
             Self::NaiveCounter => "not ours: the same, with a counter for a fencing token.",
             Self::NaiveSentinel => "not ours: the same on whatever server is the master.",
             Self::NaiveRedLock => "not ours: the same on three servers, without a guard.",
+            Self::Barging => "ours on one server, asked to keep no order, and judged as if it did.",
         }
     }
 }

@@ -66,7 +66,7 @@ fn zookeeper() {
 /// What is known to be broken is found broken, and what the fence is for, it does.
 #[test]
 fn the_harness_sees() {
-    bears("naive,naive-counter,naive-sentinel,naive-redlock");
+    bears("naive,naive-counter,naive-sentinel,naive-redlock,barging");
 }
 
 /// However it ends: what it started, and the directories of that, are gone soon.

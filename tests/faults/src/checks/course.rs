@@ -12,6 +12,8 @@ pub(super) struct Course<'h> {
     faults: Vec<Fault<'h>>,
     /// When a fault begins, or a process is stopped or killed.
     blows: Vec<Nanos>,
+    /// When a process was stopped, killed, or asked to end.
+    fell_out: Vec<(Nanos, Nanos)>,
 }
 
 #[derive(Default)]
@@ -24,7 +26,8 @@ struct Process {
     gone: Option<Nanos>,
     /// Killed, or asked to end.
     ends: Option<Nanos>,
-    /// When it was told that the backend is away, in order.
+    /// When it was told that the backend is away, or that it had lost a lock, in order: a session
+    /// that ends takes all locks and all places of its process.
     cut_off: Vec<Nanos>,
 }
 
@@ -63,6 +66,7 @@ impl<'h> Course<'h> {
             stalls: Spans::of(stalls.clone()),
             faults: Vec::new(),
             blows: Vec::new(),
+            fell_out: Vec::new(),
         };
         for id in history.attempts.keys() {
             course.processes.entry(id.process).or_default();
@@ -70,8 +74,13 @@ impl<'h> Course<'h> {
         for event in events {
             course.add(event.at, &event.what, &mut stops);
         }
+        course.fell_out = stops.values().flatten().copied().collect();
         for (process, known) in &mut course.processes {
             let mut spans = stops.remove(process).unwrap_or_default();
+            if let Some(ends) = known.ends {
+                let gone = known.gone.unwrap_or(Nanos::MAX);
+                course.fell_out.push((ends, gone.max(ends)));
+            }
             let stopping = course.faults.iter().filter(|fault| {
                 fault.process.is_none_or(|of| of == *process)
                     && stopped_by.iter().any(|name| name == fault.name)
@@ -137,6 +146,10 @@ impl<'h> Course<'h> {
                 let process = self.processes.entry(id.process).or_default();
                 process.cut_off.push(at);
             }
+            What::Lost { id } => {
+                let process = self.processes.entry(id.process).or_default();
+                process.cut_off.push(at);
+            }
             _ => {}
         }
     }
@@ -166,7 +179,7 @@ impl<'h> Course<'h> {
         })
     }
 
-    /// Whether the process itself was told in this time that the backend is away.
+    /// Whether the process itself was told in this time that the backend is away, or of a loss.
     pub(super) fn was_cut_off(&self, process: u32, from: Nanos, to: Nanos) -> bool {
         self.processes.get(&process).is_some_and(|known| {
             let next = known.cut_off.partition_point(|at| *at < from);
@@ -222,6 +235,18 @@ impl<'h> Course<'h> {
         self.faults
             .iter()
             .any(|fault| fault.process.is_none() && fault.from <= at && at < fault.to)
+    }
+
+    /// When anything befell anybody, but for these faults. Whoever is told that the backend is away,
+    /// or of a loss, had lost it for at most this long: on a busy machine that needs no fault.
+    pub(super) fn befell(&self, but: &[String], away: Nanos) -> Spans {
+        let told = self.processes.values().flat_map(|known| &known.cut_off);
+        let told = told.map(|at| (at.saturating_sub(away), *at));
+        let faults = self.faults.iter();
+        let faults = faults.filter(|fault| !but.iter().any(|name| name == fault.name));
+        let faults = faults.map(|fault| (fault.from, fault.to));
+        let fell_out = self.fell_out.iter().copied();
+        Spans::of(faults.chain(fell_out).chain(told).collect())
     }
 
     /// When the process was killed, or ended.
@@ -292,6 +317,12 @@ impl Spans {
     pub(super) fn touches(&self, from: Nanos, to: Nanos) -> bool {
         let first = self.spans.partition_point(|span| span.1 < from);
         self.spans.get(first).is_some_and(|span| span.0 <= to)
+    }
+
+    /// When the next one begins.
+    pub(super) fn next(&self, after: Nanos) -> Option<Nanos> {
+        let next = self.spans.partition_point(|span| span.0 <= after);
+        self.spans.get(next).map(|span| span.0)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Nanos, Nanos)> {

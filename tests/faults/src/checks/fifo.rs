@@ -12,7 +12,7 @@
 //! after a fault stands in the queue when its process can reach the servers again.
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
-//! or a fault covered it or everybody, or its process was told that the backend is away, at any moment
+//! or a fault covered it or everybody, or its process was told that the backend is away, or of a loss, at any moment
 //! between call and answer; such a place in the queue may be lost. Faults under which a backend keeps the order are named in the rules.
 //!
 //! One violation for each waiter overtaken, with its number of overtakers up to a bound.
@@ -67,6 +67,9 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
     waiters.sort_by_key(|waiter| waiter.until);
 
     let least = view.rules.order_slack.min(view.rules.own_order_slack);
+    let most = view.rules.order_slack.max(view.rules.own_order_slack);
+    let mut calls: Vec<_> = fifo().map(|attempt| attempt.call).collect();
+    calls.sort_unstable();
     // Everybody granted so far, by the time of the call.
     let mut before = BTreeSet::new();
     let mut next = 0;
@@ -75,6 +78,9 @@ pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
             before.insert((one.call, next));
             next += 1;
         }
+        let behind = waiter.attempt.call.saturating_add(most);
+        let first = calls.partition_point(|call| *call <= behind);
+        found.figures.places += u64::from(calls.get(first).is_some_and(|it| *it < waiter.until));
         let behind = waiter.attempt.call.saturating_add(least);
         let mut later = before.range((behind, 0)..).rev().take(MOST).peekable();
         if later.peek().is_none() {

@@ -25,6 +25,11 @@
 //! moment earlier, so where an `acquire` is too late for its grant it is too late in every choice.
 //! A search over all orders in the tests agrees.
 //!
+//! Every contradiction is told, so that each has its own time. After one, both bounds are true by
+//! themselves: that of those before, as if the second had not been, and that of the second, as if
+//! those before had not been. Leaving some out never makes an order impossible, so what contradicts
+//! either of them contradicts the whole; the later bound goes on.
+//!
 //! Crates: todc-utils has a general WGL search (exponential, and last released in 2023), stateright's
 //! `LinearizabilityTester` records threads with one operation in flight each and has no operations
 //! without an end, lincheck drives code under loom and reads no histories, and the crate porcupine is
@@ -59,28 +64,29 @@ pub(super) enum Contradiction {
 
 pub(super) fn check(view: &View<'_>, key: &Key<'_>, found: &mut Found) {
     let holds: Vec<_> = key.held.iter().map(hold).collect();
-    let (at, text) = match linearize(&holds) {
-        Ok(()) => return,
-        Err(Contradiction::Repeat(first, second)) => (
-            second.granted,
-            format!("{} and {} have token {}", first.id, second.id, first.token),
-        ),
-        Err(Contradiction::Held(first, second, until)) => (
-            second.granted,
-            format!(
-                "{} (token {}) holds until {} at least, and {} (token {}, called at {}) was granted by {}",
-                first.id,
-                first.token,
-                view.ms(until),
-                second.id,
-                second.token,
-                view.ms(second.call),
-                view.ms(second.granted),
+    for contradiction in linearize(&holds) {
+        let (at, text) = match contradiction {
+            Contradiction::Repeat(first, second) => (
+                second.granted,
+                format!("{} and {} have token {}", first.id, second.id, first.token),
             ),
-        ),
-    };
-    let text = format!("key {}: no order explains it: {text}", key.key);
-    found.add(Kind::NotLinearizable, key.key, at, text);
+            Contradiction::Held(first, second, until) => (
+                second.granted,
+                format!(
+                    "{} (token {}) holds until {} at least, and {} (token {}, called at {}) was granted by {}",
+                    first.id,
+                    first.token,
+                    view.ms(until),
+                    second.id,
+                    second.token,
+                    view.ms(second.call),
+                    view.ms(second.granted),
+                ),
+            ),
+        };
+        let text = format!("key {}: no order explains it: {text}", key.key);
+        found.add(Kind::NotLinearizable, key.key, at, text);
+    }
 }
 
 fn hold(held: &Held<'_>) -> Hold {
@@ -100,22 +106,31 @@ fn ends(held: &Held<'_>) -> Nanos {
     }
 }
 
-/// Chooses the earliest moments. `holds` are in the order of tokens.
-pub(super) fn linearize(holds: &[Hold]) -> Result<(), Contradiction> {
-    // Who held last, and until when at least.
+/// Chooses the earliest moments; what contradicts them. `holds` are in the order of tokens.
+pub(super) fn linearize(holds: &[Hold]) -> Vec<Contradiction> {
+    let mut contradictions = Vec::new();
+    // Who holds for the longest, and until when at least.
     let mut last: Option<(&Hold, Nanos)> = None;
+    let mut before: Option<&Hold> = None;
     for hold in holds {
-        let mut moment = hold.call;
-        if let Some((earlier, until)) = last {
-            if earlier.token == hold.token {
-                return Err(Contradiction::Repeat(*earlier, *hold));
+        let moment = match (before, last) {
+            (Some(before), _) if before.token == hold.token => {
+                contradictions.push(Contradiction::Repeat(*before, *hold));
+                None
             }
-            moment = moment.max(until);
-            if moment > hold.granted {
-                return Err(Contradiction::Held(*earlier, *hold, until));
+            (_, Some((earlier, until))) if hold.call.max(until) > hold.granted => {
+                contradictions.push(Contradiction::Held(*earlier, *hold, until));
+                None
             }
+            (_, Some((_, until))) => Some(hold.call.max(until)),
+            (_, None) => Some(hold.call),
+        };
+        let until = moment.unwrap_or(hold.call).max(hold.ends);
+        // After a contradiction it need not be the later one.
+        if last.is_none_or(|(_, known)| known <= until) {
+            last = Some((hold, until));
         }
-        last = Some((hold, moment.max(hold.ends)));
+        before = Some(hold);
     }
-    Ok(())
+    contradictions
 }

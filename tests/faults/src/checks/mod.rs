@@ -4,15 +4,18 @@
 //! processes share. A grant is written after it was made, an end of holding before anybody else can
 //! learn of it. So what a check claims has happened, and a late line can only hide.
 
+mod batched;
 mod course;
 mod exclusion;
 mod fifo;
+mod handoff;
 mod linear;
 mod liveness;
 mod losses;
 mod recovery;
 mod storage;
 mod tokens;
+mod turns;
 mod view;
 
 #[cfg(test)]
@@ -47,6 +50,9 @@ pub(crate) struct Rules {
     /// The longest time to the next grant of a key that is waited for, once nothing stands in the
     /// way: a ttl, and what a backend needs on top.
     pub(crate) recovery: Nanos,
+    /// The longest time to the next grant of a key that was given back and is waited for, where
+    /// nothing befell anybody.
+    pub(crate) hand_off: Nanos,
     /// When nobody writes a line for longer, the whole machine stood still.
     pub(crate) stall: Nanos,
 }
@@ -65,6 +71,7 @@ impl Default for Rules {
             answer_slack: 1_000 * MS,
             told_slack: 500 * MS,
             recovery: 10_000 * MS,
+            hand_off: 3_000 * MS,
             stall: 300 * MS,
         }
     }
@@ -90,6 +97,8 @@ pub(crate) enum Kind {
     LossLate,
     /// A waiter was overtaken.
     Overtaken,
+    /// A process handed its lock on for longer than it may, while another one waited.
+    HandedOn,
     /// An answer came after the wait and its slack.
     Overdue,
     /// A refusal because another holds came before the wait was over.
@@ -98,6 +107,8 @@ pub(crate) enum Kind {
     NeverAnswered,
     /// Waiters, nothing in the way, and no grant within the bound.
     SlowRecovery,
+    /// A lock that was given back did not go on to the next waiter.
+    SlowHandOff,
     /// No order of what happened to a key explains its history.
     NotLinearizable,
     /// The lines contradict each other: the harness is wrong.
@@ -105,7 +116,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -114,10 +125,12 @@ impl Kind {
         Self::WrongRefusal,
         Self::LossLate,
         Self::Overtaken,
+        Self::HandedOn,
         Self::Overdue,
         Self::Hasty,
         Self::NeverAnswered,
         Self::SlowRecovery,
+        Self::SlowHandOff,
         Self::NotLinearizable,
         Self::Torn,
     ];
@@ -160,6 +173,9 @@ pub(crate) struct Figures {
     pub(crate) losses_excluded: u64,
     /// From the loss to the next grant, at least. Negative: told too late.
     pub(crate) smallest_margin: Option<i64>,
+    /// Waiters whom somebody could have overtaken: one who called later by more than the slack,
+    /// while they waited.
+    pub(crate) places: u64,
     /// Pairs of an overtaken waiter and who overtook it, up to a bound for each waiter.
     pub(crate) overtakings: u64,
     /// Waiters that were overtaken while a stop or a fault covered them.
@@ -167,6 +183,9 @@ pub(crate) struct Figures {
     /// Times that a key was waited for when a fault was healed or a process fell out.
     pub(crate) recoveries: u64,
     pub(crate) longest_recovery: Nanos,
+    /// Times that a key was given back and waited for while nothing befell anybody.
+    pub(crate) hand_offs: u64,
+    pub(crate) longest_hand_off: Nanos,
     /// How long the whole machine stood still, together.
     pub(crate) stalled: Nanos,
 }
@@ -214,10 +233,12 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
         tokens::check(&view, key, &mut found);
         losses::check(&view, key, &mut found);
         fifo::check(&view, key, &mut found);
+        batched::check(&view, key, &mut found);
         liveness::check(&view, key, &mut found);
         linear::check(&view, key, &mut found);
     }
     recovery::check(&view, &mut found);
+    handoff::check(&view, &mut found);
     storage::check(&view, &mut found);
     found.violations.sort_by_key(|violation| violation.at);
     found

@@ -17,21 +17,16 @@
 //! Time in which the whole machine stood still does not count.
 
 use super::{
-    Course, Found, Kind,
-    course::Spans,
+    Found, Kind,
+    turns::{Holds, waits},
     view::{Key, Ms, View},
 };
-use crate::history::{Attempt, Nanos, Outcome, What};
+use crate::history::{Nanos, What};
 
 pub(super) fn check(view: &View<'_>, found: &mut Found) {
     let origins = origins(view);
     for key in &view.keys {
-        let waits = Spans::of(
-            key.attempts
-                .iter()
-                .flat_map(|attempt| waits(view, attempt))
-                .collect(),
-        );
+        let waits = waits(view, key);
         let holds = Holds::of(key);
         for (from, over) in waits.iter() {
             let first = origins.partition_point(|origin| origin.0 < from);
@@ -80,55 +75,6 @@ fn measure(
     }
 }
 
-/// Who held a key, in the order of grants.
-struct Holds {
-    holds: Vec<Hold>,
-    /// The latest end of each and all before it.
-    latest: Vec<Nanos>,
-}
-
-struct Hold {
-    at: Nanos,
-    until: Nanos,
-    process: u32,
-}
-
-impl Holds {
-    fn of(key: &Key<'_>) -> Self {
-        let known = key.held.iter().filter(|held| held.grant.is_some());
-        let mut holds: Vec<_> = known
-            .map(|held| Hold {
-                at: held.at,
-                until: held.until,
-                process: held.id.process,
-            })
-            .collect();
-        holds.sort_by_key(|hold| hold.at);
-        let latest = holds.iter().scan(0, |latest: &mut Nanos, hold| {
-            *latest = hold.until.max(*latest);
-            Some(*latest)
-        });
-        let latest = latest.collect();
-        Self { holds, latest }
-    }
-
-    /// When those who hold at that time, and whose processes run, hold no more.
-    fn over_by(&self, course: &Course<'_>, at: Nanos) -> Nanos {
-        let known = self.holds.partition_point(|hold| hold.at <= at);
-        let held = self.holds[..known].iter().zip(&self.latest).rev();
-        let held = held.take_while(|(_, latest)| **latest > at);
-        let there = held.filter(|(hold, _)| course.is_there(hold.process, at));
-        let until = there.map(|(hold, _)| hold.until).max();
-        until.map_or(at, |until| until.max(at))
-    }
-
-    /// The next grant.
-    fn next(&self, after: Nanos) -> Option<Nanos> {
-        let next = self.holds.partition_point(|hold| hold.at <= after);
-        self.holds.get(next).map(|hold| hold.at)
-    }
-}
-
 /// When to begin measuring, in order, and why.
 fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
     let events = view.history.events.iter();
@@ -144,18 +90,4 @@ fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
             (!view.course.is_disturbed(event.at)).then_some((event.at, what))
         })
         .collect()
-}
-
-/// When the attempt waited and could be served.
-fn waits(view: &View<'_>, attempt: &Attempt) -> Vec<(Nanos, Nanos)> {
-    if attempt.wait == 0 {
-        return Vec::new();
-    }
-    let process = attempt.id.process;
-    let until = match &attempt.outcome {
-        Outcome::Granted(grant) => grant.at,
-        Outcome::Refused { at, .. } | Outcome::Cancelled { at } => *at,
-        Outcome::Unknown => view.course.ends(process).unwrap_or(view.course.end),
-    };
-    view.course.well(process, attempt.call, until)
 }

@@ -32,6 +32,8 @@ impl fmt::Display for AttemptId {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Order {
     Fifo,
+    /// Handed on within a process, so often at the most.
+    Batched(u32),
     Unfair,
 }
 
@@ -126,6 +128,12 @@ pub(crate) enum What {
     },
     Drained {
         process: u32,
+    },
+
+    /// A task or a thread of a process panicked.
+    Panicked {
+        process: u32,
+        text: String,
     },
 
     /// The fault's name; of one process, or of all that use the servers.

@@ -9,7 +9,7 @@ use std::{sync::Arc, thread, time::Duration};
 use crate::{
     faults::Fault,
     history::{What, now},
-    rig::HELD_LONG,
+    rig::{self, HELD_LONG},
     servers::TcpProxy,
     stage::{Rigs, Servers, Stage},
 };
@@ -19,6 +19,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// How many requests a storm has.
 const STORM: usize = 10_000;
+
+/// How often somebody who holds is waited for. More than once on a busy machine alone.
+const PATIENCE: usize = 4;
 
 /// How long those of a storm wait.
 const STORM_WAIT: Duration = Duration::from_secs(8);
@@ -59,10 +62,12 @@ impl Nemesis<'_> {
             fault => fault,
         };
         self.round += 1;
-        // Who holds is met, if that is what it is about.
+        // Who holds is met, if that is what it is about; it has just begun, so that what lasts for
+        // a lease takes its lock.
         let somebody = self.rng.usize(0..self.rigs.len());
         let place = if fault.is_of_one_process() {
-            self.rigs.at_work(HELD_LONG, 0).unwrap_or(somebody)
+            let mut tries = (0..PATIENCE).map(|_| self.rigs.at_work(HELD_LONG, now()));
+            tries.find_map(|place| place).unwrap_or(somebody)
         } else {
             somebody
         };
@@ -88,7 +93,7 @@ impl Nemesis<'_> {
                 let time = self.stage.ttl * 2;
                 self.rigs
                     .tell(place, &format!("block {}", time.as_millis()));
-                thread::sleep(time);
+                self.rigs.hear(place, rig::AWAKE)?;
                 self.heals(fault, process);
             }
             Fault::Drain => {

@@ -11,9 +11,9 @@ use tokio::{
 use tower_lock::{BoxError, LockManager};
 
 use super::{
-    DRAINED, READY, RESTED, Setup, THREADS, connect,
+    AWAKE, DRAINED, READY, RESTED, Setup, THREADS, connect,
     load::{Storm, Traffic},
-    recorder::Recorder,
+    recorder::{self, Recorder},
 };
 
 /// What holders get when the process is asked to end.
@@ -22,6 +22,8 @@ const GRACE: Duration = Duration::from_secs(3);
 /// Runs until it is asked to end, or its standard input ends.
 pub(crate) fn run(setup: &str) -> Result<(), BoxError> {
     let setup: Setup = serde_json::from_str(setup)?;
+    let recorder = Recorder::create(setup.process, &setup.events)?;
+    recorder::tell_of_panics(setup.process, &setup.events)?;
     let (tell, told) = unbounded_channel();
     thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -36,12 +38,15 @@ pub(crate) fn run(setup: &str) -> Result<(), BoxError> {
         .worker_threads(THREADS)
         .enable_all()
         .build()?
-        .block_on(serve(setup, told))
+        .block_on(serve(setup, recorder, told))
 }
 
-async fn serve(setup: Setup, mut told: UnboundedReceiver<String>) -> Result<(), BoxError> {
+async fn serve(
+    setup: Setup,
+    recorder: Recorder,
+    mut told: UnboundedReceiver<String>,
+) -> Result<(), BoxError> {
     let mut term = signal(SignalKind::terminate())?;
-    let recorder = Recorder::create(setup.process, &setup.events)?;
     let locks = connect::manager(&setup).await?;
     let mut traffic = Traffic::new(&setup, locks.clone(), recorder);
     println!("{READY}");
@@ -81,11 +86,17 @@ async fn obey(line: &str, traffic: &mut Traffic, locks: &LockManager) -> Result<
     Ok(())
 }
 
-/// Stops every thread of the application's runtime for so long, as handlers that block do.
+/// Stops every thread of the application's runtime for so long, as handlers that block do. Says when
+/// they run again.
 fn block(time: Duration) {
-    for _ in 0..THREADS {
-        tokio::spawn(async move { thread::sleep(time) });
-    }
+    let blocked = (0..THREADS).map(|_| tokio::spawn(async move { thread::sleep(time) }));
+    let blocked: Vec<_> = blocked.collect();
+    tokio::spawn(async move {
+        for thread in blocked {
+            thread.await.expect("no panic");
+        }
+        println!("{AWAKE}");
+    });
 }
 
 /// What the manager holds and waits for, once that is nothing or no longer changes by itself; and

@@ -43,6 +43,9 @@ const HANDED_ON: u32 = 1;
 /// How often, before it goes back to the queue.
 const BATCH: NonZeroU32 = NonZeroU32::new(4).expect("it is not zero");
 
+/// More often than any process has waiters.
+const ENDLESS: NonZeroU32 = NonZeroU32::new(64).expect("it is not zero");
+
 const NAMESPACE: &str = "fault";
 
 /// The lock of the key of this number, of requests as of jobs.
@@ -125,7 +128,7 @@ impl Traffic {
         let batches = locks.capabilities().reserves_tokens;
         let routes = [HANDED_ON, 0].map(|key| {
             [Patience::None, Patience::Short, Patience::Long].map(|patience| {
-                let fairness = fairness(key, setup.load.fifo, batches);
+                let fairness = setup.load.served(fairness(key, setup.load.fifo, batches));
                 route(&locks, &shop, policy(setup.ttl, fairness, patience))
             })
         });
@@ -193,15 +196,19 @@ impl Source {
     }
 
     fn policy(&self, key: u32, patience: Patience) -> LockPolicy {
-        policy(self.ttl, self.fairness(key), patience)
+        let fairness = self.load.served(self.fairness(key));
+        policy(self.ttl, fairness, patience)
     }
 
     fn call(&self, attempt: &Attempt, wait: Duration) {
-        let in_order = self.fairness(attempt.key) == Fairness::Fifo;
         self.shop.recorder.write(What::Call {
             id: attempt.id,
             key: attempt.key,
-            order: if in_order { Order::Fifo } else { Order::Unfair },
+            order: match self.fairness(attempt.key) {
+                Fairness::Fifo => Order::Fifo,
+                Fairness::Batched(most) if self.load.fifo => Order::Batched(most.get()),
+                _ => Order::Unfair,
+            },
             wait: wait.as_nanos() as u64,
         });
     }
@@ -215,8 +222,10 @@ impl Source {
             HOT + rng.u32(0..COLD)
         };
         let holds = match key {
-            // It has a long queue, and so arrival order is seen.
-            0 => Duration::from_millis(rng.u64(10..40)),
+            0 => Duration::from_millis(rng.u64(self.load.queue..self.load.queue * 2)),
+            1 if self.load.batch > 0 => {
+                Duration::from_millis(rng.u64(self.load.batch..self.load.batch * 2))
+            }
             1 => Duration::from_millis(rng.u64(0..8)),
             // Only by renewals.
             _ if rng.u32(0..1000) < self.load.long => self.ttl.mul_f32(self.load.ttls),
@@ -318,6 +327,17 @@ impl Source {
     fn refused(&self, attempt: &Attempt, why: &str) {
         let (id, why) = (attempt.id, why.to_owned());
         self.shop.recorder.write(What::Refused { id, why });
+    }
+}
+
+impl Load {
+    /// What is asked for where the history says this.
+    fn served(&self, fairness: Fairness) -> Fairness {
+        match fairness {
+            Fairness::Fifo if self.barges => Fairness::Unfair,
+            Fairness::Batched(_) if self.barges => Fairness::Batched(ENDLESS),
+            fairness => fairness,
+        }
     }
 }
 

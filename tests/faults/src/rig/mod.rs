@@ -30,6 +30,9 @@ pub(crate) const READY: &str = "ready";
 /// What it prints once all its attempts are over.
 pub(crate) const RESTED: &str = "rested";
 
+/// What it prints when the threads of its runtime, which were blocked, run again.
+pub(crate) const AWAKE: &str = "awake";
+
 /// What it prints at its end.
 pub(crate) const DRAINED: &str = "drained";
 
@@ -78,6 +81,13 @@ pub(crate) struct Load {
     pub(crate) cancels: u32,
     /// Whether any process may expect its place in the queue to be kept.
     pub(crate) fifo: bool,
+    /// Whether it asks for no order all the same, so that the harness has something to find.
+    pub(crate) barges: bool,
+    /// For how many milliseconds the first hot key is held: twice that at the most. It has a long
+    /// queue, and so arrival order is seen.
+    pub(crate) queue: u64,
+    /// The same for the one that is handed on within a process: 0 where its order is not looked at.
+    pub(crate) batch: u64,
     /// Of a thousand holders of the last hot key and the cold ones, how many hold for long.
     pub(crate) long: u32,
     /// How many ttls that is.

@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write as _},
+    panic,
     path::Path,
     sync::{
         Mutex,
@@ -55,4 +56,24 @@ impl Recorder {
             std::process::exit(4);
         }
     }
+}
+
+/// From now on, every panic of any task or thread of this process is an event: of the lock's own
+/// threads too, and also where somebody catches it. It has a file of its own, since a panic may come
+/// while the recorder's is in use.
+pub(super) fn tell_of_panics(process: u32, path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().append(true).open(path)?;
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        let (at, text) = (now(), info.to_string());
+        let what = What::Panicked { process, text };
+        let mut line = serde_json::to_vec(&Event { at, what }).unwrap_or_default();
+        line.push(b'\n');
+        if let Err(error) = (&file).write_all(&line) {
+            eprintln!("the history cannot be written: {error}");
+            std::process::exit(4);
+        }
+        usual(info);
+    }));
+    Ok(())
 }

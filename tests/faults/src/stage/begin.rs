@@ -50,7 +50,7 @@ impl Stage {
                 clocks.push(Clock::new());
                 Servers::Redis(RedisServer::start_in(clocks[0].environment()))
             }
-            Backend::Redis => Servers::Redis(RedisServer::start_with(&DURABLE)),
+            Backend::Redis | Backend::Barging => Servers::Redis(RedisServer::start_with(&DURABLE)),
             Backend::Naive | Backend::NaiveCounter => Servers::Redis(RedisServer::start()),
             Backend::Sentinel | Backend::SentinelAcked | Backend::NaiveSentinel => {
                 Servers::Sentinel(SentinelServers::start_with(SentinelSetup {

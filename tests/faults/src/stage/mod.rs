@@ -38,6 +38,8 @@ pub(crate) enum Backend {
     NaiveSentinel,
     /// On three servers.
     NaiveRedLock,
+    /// Ours on one server of Redis, asked to keep no order while the history says that it does.
+    Barging,
 }
 
 impl Backend {
@@ -54,11 +56,12 @@ impl Backend {
     ];
 
     /// Those that are known to be broken.
-    pub(crate) const CONTROLS: [Self; 4] = [
+    pub(crate) const CONTROLS: [Self; 5] = [
         Self::Naive,
         Self::NaiveCounter,
         Self::NaiveSentinel,
         Self::NaiveRedLock,
+        Self::Barging,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -75,6 +78,7 @@ impl Backend {
             Self::NaiveCounter => "naive-counter",
             Self::NaiveSentinel => "naive-sentinel",
             Self::NaiveRedLock => "naive-redlock",
+            Self::Barging => "barging",
         }
     }
 
@@ -86,14 +90,19 @@ impl Backend {
         Self::all().find(|backend| backend.name() == name)
     }
 
-    /// Whether arrival order is promised.
+    /// Whether arrival order is promised, or said to be.
     pub(crate) fn is_fifo(self) -> bool {
-        self != Self::RedLock && !self.is_control()
+        self != Self::RedLock && !self.is_naive()
     }
 
     /// Whether it is there to be found broken.
     pub(crate) fn is_control(self) -> bool {
         Self::CONTROLS.contains(&self)
+    }
+
+    /// Whether it is made by hand.
+    pub(crate) fn is_naive(self) -> bool {
+        self.is_control() && self != Self::Barging
     }
 
     /// Whether more than one process can use it.
@@ -142,7 +151,7 @@ impl Stage {
         let acks = u32::from(self.backend == Backend::SentinelAcked);
         match (self.backend, &self.servers) {
             (_, Servers::None) => Locks::Memory,
-            (backend, servers) if backend.is_control() => Locks::Naive(Naive {
+            (backend, servers) if backend.is_naive() => Locks::Naive(Naive {
                 nodes: servers.addresses(),
                 majority: backend == Backend::NaiveRedLock,
                 counts: backend == Backend::NaiveCounter,
@@ -176,7 +185,7 @@ impl Stage {
         match &self.servers {
             Servers::None => Vec::new(),
             // What is made by hand leaves its counter, and may leave what it likes.
-            _ if self.backend.is_control() => Vec::new(),
+            _ if self.backend.is_naive() => Vec::new(),
             Servers::Redis(server) => server.keys_left(PREFIX),
             Servers::Sentinel(servers) => servers.keys_left(PREFIX),
             Servers::Cluster(servers) => servers.keys_left(PREFIX),

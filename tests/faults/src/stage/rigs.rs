@@ -221,6 +221,14 @@ impl Rigs {
         }
     }
 
+    /// Waits until a process says so.
+    pub(crate) fn hear(&mut self, place: usize, word: &str) -> Result<(), String> {
+        match &mut self.places[place] {
+            Some(rig) => rig.says(word).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// SIGTERM, and waits until it has ended well. What it said of that.
     pub(crate) fn drain(&mut self, place: usize) -> Result<String, String> {
         let mut rig = self.places[place].take().expect("a process is there");

@@ -144,7 +144,7 @@ fn agrees_with_a_search_over_all_orders() {
         let greedy = linearize(&holds);
         assert_eq!(
             any,
-            greedy.is_ok(),
+            greedy.is_empty(),
             "round {round}: {greedy:?} of {holds:#?}, unknown {unknown:?}"
         );
         *if any { &mut explained } else { &mut not } += 1;

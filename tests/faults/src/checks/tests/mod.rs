@@ -1,5 +1,6 @@
 //! Every check passes histories that are right and fails ones that are not, one mistake each.
 
+mod batches;
 mod brute;
 mod model;
 mod mutants;

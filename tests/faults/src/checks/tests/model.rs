@@ -50,6 +50,8 @@ pub(super) enum Flaw {
     TellsLate,
     /// After a fault nobody is woken for long.
     SleepsAfterFault,
+    /// A release leaves the key to the end of its lease, now and then.
+    ReleaseDoesNothing,
 }
 
 pub(super) fn rules() -> Rules {
@@ -63,6 +65,8 @@ pub(super) fn rules() -> Rules {
         answer_slack: 100 * MS,
         told_slack: 100 * MS,
         recovery: 2500 * MS,
+        // Less than a lease; two who leave when it is their turn take 320 ms.
+        hand_off: 350 * MS,
         stall: 300 * MS,
     }
 }
@@ -330,6 +334,7 @@ impl World {
         }
         let key = self.attempts[&id].key;
         let no_owner_check = self.is(Flaw::NoOwnerCheck);
+        let does_nothing = self.is(Flaw::ReleaseDoesNothing) && self.rng.u8(0..20) == 0;
         let queue = &mut self.keys[key];
         let holds = queue.holder.is_some_and(|holder| holder.0 == id);
         match there {
@@ -352,7 +357,7 @@ impl World {
             There::Confirm(_) => self.reply(id.process, Here::Foreign(id)),
             There::Release => {
                 queue.waiters.retain(|waiter| *waiter != id);
-                if holds || no_owner_check {
+                if (holds && !does_nothing) || no_owner_check {
                     queue.holder = None;
                     queue.token += 1;
                 }

@@ -18,6 +18,7 @@ fn histories() -> u64 {
 #[test]
 fn a_lock_that_is_right() {
     let (mut attempts, mut grants, mut losses, mut excluded, mut stale) = (0, 0, 0, 0, 0);
+    let (mut hand_offs, mut longest) = (0, 0);
     let mut smallest = i64::MAX;
     for seed in 0..histories() {
         let found = check(&run(seed, None), &rules());
@@ -29,14 +30,17 @@ fn a_lock_that_is_right() {
         losses += figures.losses;
         excluded += figures.losses_excluded + figures.overtaken_excluded;
         stale += figures.stale_claims_refused + figures.stale_writes_refused;
+        hand_offs += figures.hand_offs;
+        longest = longest.max(figures.longest_hand_off);
         smallest = smallest.min(figures.smallest_margin.unwrap_or(i64::MAX));
     }
     println!(
         "{attempts} attempts, {grants} grants, {losses} losses (smallest margin {smallest} ns), \
-         {excluded} excluded, {stale} stale claims and writes refused: nothing wrong"
+         {excluded} excluded, {stale} stale claims and writes refused, {hand_offs} hand-offs (longest \
+         {longest} ns): nothing wrong"
     );
     // It has been through something.
-    assert!(losses > 100 && excluded > 100 && stale > 100);
+    assert!(losses > 100 && excluded > 100 && stale > 100 && hand_offs > 1000);
 }
 
 #[test]
@@ -55,6 +59,7 @@ fn locks_with_a_flaw() {
         (Flaw::AnswersLate, Kind::Overdue),
         (Flaw::TellsLate, Kind::LossLate),
         (Flaw::SleepsAfterFault, Kind::SlowRecovery),
+        (Flaw::ReleaseDoesNothing, Kind::SlowHandOff),
     ];
     let mut missed = Vec::new();
     for (flaw, kind) in flaws {

@@ -147,7 +147,7 @@ fn waiter_forgotten() {
             .call(100, B, 1000)
             .beats(0, 3000)
     };
-    script().fails(&[Kind::NeverAnswered]);
+    script().fails(&[Kind::NeverAnswered, Kind::SlowHandOff]);
     // Its process ended before its time was over.
     script().at(400, What::Killed { process: 2 }).passes();
     script().at(400, What::Drains { process: 2 }).passes();
@@ -330,4 +330,130 @@ fn recovery_from_a_killed_holder() {
         ..rules()
     };
     assert_eq!(script(2200).check_by(&patient).violations, []);
+}
+
+/// A gives back at 100, and B, which waits from 50 on, is granted at that time.
+fn handed_on(granted: u64) -> Script {
+    Script::default()
+        .holds(0, 1, 100, A, 1)
+        .call(50, B, 5000)
+        .granted(granted, B, 2, granted + 1000)
+        .releases(granted + 10, B)
+}
+
+#[test]
+fn slow_hand_off() {
+    let found = handed_on(1600).passes();
+    // That of the first, too.
+    assert_eq!(found.figures.hand_offs, 2);
+    assert_eq!(found.figures.longest_hand_off, 1500 * MS);
+    let found = handed_on(1601).fails(&[Kind::SlowHandOff]);
+    let text = &found.violations[0].text;
+    assert_eq!(
+        text,
+        "key 7: free and waited for at 100.000 ms, and was granted until 1601.000 ms, after 1501.000 ms"
+    );
+    // As its caller had gone.
+    let gone = |granted: u64| {
+        Script::default()
+            .call(0, A, 5000)
+            .granted(1, A, 1, 9000)
+            .cancelled(100, A)
+            .call(50, B, 5000)
+            .granted(granted, B, 2, granted + 1000)
+            .releases(granted + 10, B)
+    };
+    gone(1600).passes();
+    gone(1601).fails(&[Kind::SlowHandOff]);
+    // It was free when B came.
+    let free = |granted: u64| {
+        Script::default()
+            .holds(0, 1, 100, A, 1)
+            .call(150, B, 5000)
+            .granted(granted, B, 2, granted + 1000)
+            .releases(granted + 10, B)
+    };
+    free(1650).passes();
+    free(1651).fails(&[Kind::SlowHandOff]);
+    // Nobody is granted, and those who wait come and go.
+    Script::default()
+        .holds(0, 1, 100, A, 1)
+        .call(50, B, 1000)
+        .refused(1050, B)
+        .call(1000, C, 1000)
+        .refused(2000, C)
+        .fails(&[Kind::SlowHandOff]);
+    Script::default()
+        .holds(0, 1, 100, A, 1)
+        .call(50, B, 1000)
+        .refused(1050, B)
+        .call(1100, C, 1000)
+        .refused(2100, C)
+        .passes();
+}
+
+#[test]
+fn what_is_no_slow_hand_off() {
+    let none = |script: Script, measured: u64| {
+        let found = script.passes();
+        assert_eq!(found.figures.hand_offs, measured);
+    };
+    // Something befalls somebody, or befell it within the time of a recovery.
+    none(handed_on(1700).stopped(3, 90, 200), 1);
+    none(handed_on(1700).at(30, What::Killed { process: 3 }), 1);
+    none(handed_on(1700).at(30, What::Drains { process: 3 }), 1);
+    none(handed_on(1700).fault(Some(3), 10, 20), 1);
+    // Somebody lost the backend, without a fault.
+    let away = |at: u64| {
+        let why = "backend_unavailable".to_owned();
+        handed_on(1700)
+            .call(at - 1, C, 5000)
+            .at(at, What::Refused { id: id(C), why })
+    };
+    none(away(60), 1);
+    none(away(1640), 2);
+    away(1660).fails(&[Kind::SlowHandOff]);
+    // A second blow ends the measuring.
+    none(handed_on(1700).stopped(3, 1500, 1550), 2);
+    handed_on(1700)
+        .stopped(3, 1650, 1660)
+        .fails(&[Kind::SlowHandOff]);
+    // One under which the order is kept is none.
+    let named = |at: u64, begins: bool, script: Script| {
+        let (name, process) = ("late".to_owned(), None);
+        script.at(
+            at,
+            if begins {
+                What::Fault { name, process }
+            } else {
+                What::Healed { name, process }
+            },
+        )
+    };
+    named(300, false, named(30, true, handed_on(1700))).fails(&[Kind::SlowHandOff]);
+    // The machine stood still.
+    none(handed_on(1700).beats(0, 500).beats(900, 1800), 2);
+    // Who lost it, or held it for longer than its lease, gave nothing back.
+    let ends = |script: Script| {
+        script
+            .call(50, B, 5000)
+            .granted(1700, B, 2, 2000)
+            .releases(1710, B)
+    };
+    let held = |valid: u64| Script::default().call(0, A, 5000).granted(1, A, 1, valid);
+    none(ends(held(1000).lost(100, A)), 1);
+    none(ends(held(90).releases(100, A)), 1);
+    // Somebody else holds.
+    let other = Script::default()
+        .call(0, A, 5000)
+        .granted(1, A, 1, 1000)
+        .releases(100, A)
+        .call(0, C, 5000)
+        .granted(90, C, 2, 2500)
+        .releases(2000, C)
+        .call(50, B, 5000)
+        .granted(2100, B, 3, 3000)
+        .releases(2110, B);
+    let found = other.check();
+    assert_eq!(found.count(Kind::SlowHandOff), 0, "{found:#?}");
 }
