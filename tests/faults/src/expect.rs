@@ -54,7 +54,7 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
         (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
         (B::Redis, F::Empty | F::Any) => (FORGETS, "lost data ends exclusion"),
-        (B::Sentinel | B::SentinelAcked | B::Cluster, F::Empty) => {
+        (B::Sentinel | B::Cluster, F::Empty) | (B::SentinelAcked, F::Empty | F::Any) => {
             (FORGETS, "lost data ends exclusion")
         }
         (B::Redis, F::ServerClock) => (
