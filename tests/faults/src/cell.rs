@@ -138,7 +138,7 @@ impl Cell {
             barges,
             queue: expect::queue(self.backend),
             // So that a batch takes as long as it takes to stand in the queue for sure.
-            batch: if self.fault == Fault::Calm { 55 } else { 0 },
+            batch: if self.fault == Fault::Calm { 90 } else { 0 },
             // Somebody has to hold when it happens.
             long: if barges {
                 0

@@ -84,13 +84,10 @@ fn passed_over<'h>(
         Outcome::Refused { at, .. } | Outcome::Cancelled { at } => at,
         Outcome::Granted(_) | Outcome::Unknown => Nanos::MAX,
     };
-    let leaves = |attempt: &&&Attempt| (from..=last.at).contains(&left(attempt));
+    let leaves = |attempt: &Attempt| (from..=last.at).contains(&left(attempt));
     let holds =
-        |held: &&Held<'_>| held.id.process == process && held.at <= last.at && from <= held.until;
-    if last.at < first.at
-        || attempts.iter().find(leaves).is_some()
-        || key.held.iter().find(holds).is_some()
-    {
+        |held: &Held<'_>| held.id.process == process && held.at <= last.at && from <= held.until;
+    if last.at < first.at || attempts.iter().any(|one| leaves(one)) || key.held.iter().any(holds) {
         return None;
     }
     let waits = |attempt: &&&'h Attempt| {
