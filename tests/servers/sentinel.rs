@@ -62,7 +62,7 @@ impl Default for SentinelSetup {
 /// the moment that a server takes.
 #[derive(Debug)]
 pub struct SentinelServers {
-    setup: SentinelSetup,
+    pub(super) setup: SentinelSetup,
     /// The first is the master at the start.
     pub(super) nodes: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
@@ -264,7 +264,7 @@ impl SentinelServers {
         self.nodes.iter().filter(move |node| node.port() != master)
     }
 
-    fn agreed(&self) -> Option<&RedisServer> {
+    pub(super) fn agreed(&self) -> Option<&RedisServer> {
         let mut said = (self.sentinels.iter())
             .filter(|sentinel| sentinel.runs())
             .map(Sentinel::master_port);
@@ -310,68 +310,6 @@ impl SentinelServers {
         let master = self.master();
         master.pause();
         master
-    }
-
-    /// From now on the replicas get nothing of what is written, and may still become master, if
-    /// that happens within ten times [`SentinelSetup::down_after`].
-    pub fn cut_off_replicas(&self) {
-        for replica in self.replicas() {
-            // The sentinels would see to it if it were made to follow another.
-            replica.command(&["CONFIG", "SET", "masterauth", "not the password"]);
-            replica.command(&["CLIENT", "KILL", "TYPE", "master"]);
-        }
-        let master = self.master();
-        block_until("no replica is connected", || {
-            (master.info("connected_slaves") == "0").then_some(())
-        });
-    }
-
-    /// Ends what [`cut_off_replicas`](Self::cut_off_replicas) began, on every server that runs,
-    /// and waits until the replicas are in sync again.
-    pub async fn reconnect_replicas(&self) {
-        let password = self.setup.password.as_deref().unwrap_or_default();
-        for node in self.nodes.iter().filter(|node| node.runs()) {
-            node.command(&["CONFIG", "SET", "masterauth", password]);
-        }
-        let up = |node: &RedisServer| node.ask_info("master_link_status").as_deref() == Some("up");
-        wait_until("the replicas are in sync", || {
-            // They may be about to agree.
-            let master = self.agreed()?.port();
-            let mut replicas = self.nodes.iter().filter(|node| node.port() != master);
-            replicas.all(|node| !node.runs() || up(node)).then_some(())
-        })
-        .await;
-    }
-
-    /// Kills the master and starts it again at once without data, before it is missed: then its
-    /// replicas have none either.
-    pub async fn restart_master_empty(&self) {
-        let master = self.master();
-        master.restart_empty();
-        self.lead_again(master).await;
-    }
-
-    /// Kills the master and all replicas, and starts them again with what they persisted.
-    pub async fn restart_all(&self) {
-        let master = self.master();
-        self.nodes.iter().for_each(RedisServer::kill);
-        master.restart();
-        for node in self
-            .nodes
-            .iter()
-            .filter(|node| node.port() != master.port())
-        {
-            node.restart();
-        }
-        self.lead_again(master).await;
-    }
-
-    /// One that was a replica at the start begins as that.
-    async fn lead_again(&self, master: &RedisServer) {
-        if master.info("role") != "master" {
-            master.command(&["REPLICAOF", "NO", "ONE"]);
-        }
-        self.reconnect_replicas().await;
     }
 
     /// SIGKILL for a sentinel.

@@ -62,14 +62,11 @@ impl Nemesis<'_> {
             fault => fault,
         };
         self.round += 1;
-        // Who holds is met, if that is what it is about; it has just begun, so that what lasts for
-        // a lease takes its lock.
-        let somebody = self.rng.usize(0..self.rigs.len());
+        // Who holds is met, if that is what it is about.
         let place = if fault.is_of_one_process() {
-            let mut tries = (0..PATIENCE).map(|_| self.rigs.at_work(HELD_LONG, now()));
-            tries.find_map(|place| place).unwrap_or(somebody)
+            self.holder()
         } else {
-            somebody
+            self.rng.usize(0..self.rigs.len())
         };
         let process = self.rigs.number_at(place);
         match fault {
@@ -120,7 +117,9 @@ impl Nemesis<'_> {
                 clock.set_ahead(Duration::ZERO);
                 self.heals(fault, None);
             }
-            Fault::BlackHole | Fault::LoseRequests | Fault::LoseReplies => self.silence(fault),
+            Fault::BlackHole | Fault::LoseRequests | Fault::LoseReplies => {
+                self.silence(fault, place);
+            }
             Fault::Reset | Fault::Late | Fault::Slow | Fault::Lossy => self.network(fault, place),
             _ => self.servers(fault)?,
         }
@@ -143,10 +142,12 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    /// The place of a process that has just begun to hold, or of any.
+    /// The place of a process that holds, or of any. It has just begun, so that what lasts for a
+    /// lease takes its lock.
     fn holder(&mut self) -> usize {
-        let any = self.rng.usize(0..self.rigs.len());
-        self.rigs.at_work(HELD_LONG, now()).unwrap_or(any)
+        let somebody = self.rng.usize(0..self.rigs.len());
+        let mut tries = (0..PATIENCE).map(|_| self.rigs.at_work(HELD_LONG, now()));
+        tries.find_map(|place| place).unwrap_or(somebody)
     }
 
     /// Where the leader is cut off together with a process: what is to be cut at its own proxies,

@@ -6,15 +6,14 @@ use super::Nemesis;
 use crate::{faults::Fault, servers::TcpProxy};
 
 impl Nemesis<'_> {
-    /// Cuts somebody off who holds, for less than a ttl, and for more than one.
-    pub(super) fn silence(&mut self, fault: Fault) {
+    /// Cuts this process off, and then one that holds, for less than a ttl and for more than one.
+    pub(super) fn silence(&mut self, fault: Fault, place: usize) {
         let mut spans = [(0.3, 0.7), (1.15, 1.6)];
         self.rng.shuffle(&mut spans);
-        for span in spans {
-            let place = self.holder();
-            self.network_for(fault, place, span);
-            self.pause_between(0.2, 0.5);
-        }
+        self.network_for(fault, place, spans[0]);
+        self.pause_between(0.2, 0.5);
+        let place = self.holder();
+        self.network_for(fault, place, spans[1]);
     }
 
     pub(super) fn network(&mut self, fault: Fault, place: usize) {
