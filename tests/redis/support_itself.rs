@@ -1,12 +1,15 @@
 //! The servers and the proxy do what their users count on.
 
 use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::servers::{ForeignClient, RedisServer, Reply, TcpProxy, resp::Client};
+use crate::servers::{ForeignClient, RedisServer, Reply, TcpProxy, resp::Client, sockets};
 
 const OK: &str = "OK";
 
@@ -79,6 +82,23 @@ fn latency_is_exact_and_keeps_the_order() {
     }
     for number in 0..100 {
         assert_eq!(client.read().unwrap().int(), number);
+    }
+}
+
+/// However the kernel is asked.
+#[test]
+fn a_socket_is_found_by_its_addresses() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (own, other) = (here.local_addr().unwrap(), here.peer_addr().unwrap());
+    let file = fs::read_link(format!("/proc/self/fd/{}", here.as_raw_fd())).unwrap();
+    let listed = sockets::inode_in_list(own, other).unwrap().unwrap();
+    assert_eq!(file.to_str(), Some(&*format!("socket:[{listed}]")));
+    assert_eq!(sockets::inode_in_list(own, own).unwrap(), None);
+    // Where it may be asked at all.
+    if let Ok(asked) = sockets::inode(own, other) {
+        assert_eq!(asked, Some(listed));
+        assert_eq!(sockets::inode(own, own).unwrap(), None);
     }
 }
 

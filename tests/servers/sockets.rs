@@ -11,7 +11,8 @@ pub fn is_of(connection: &TcpStream, processes: &[u32]) -> bool {
         // It is over.
         return false;
     };
-    let inode = inode(far, near);
+    // A container may have no such thing. The list costs its reader much time.
+    let inode = inode(far, near).or_else(|_| inode_in_list(far, near));
     let inode = inode.unwrap_or_else(|error| panic!("the kernel does not tell sockets: {error}"));
     inode.is_some_and(|inode| {
         let name = format!("socket:[{inode}]");
@@ -31,7 +32,7 @@ fn has_file(process: u32, name: &str) -> bool {
 /// The number of the socket with this address of its own that is connected to that one; `None` if
 /// it is gone. The kernel is asked for this one: a list of all takes it 10 ms and more.
 #[cfg(target_os = "linux")]
-fn inode(own: SocketAddr, other: SocketAddr) -> io::Result<Option<u32>> {
+pub fn inode(own: SocketAddr, other: SocketAddr) -> io::Result<Option<u32>> {
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv, send, socket,
     };
@@ -93,7 +94,28 @@ fn inode(own: SocketAddr, other: SocketAddr) -> io::Result<Option<u32>> {
     word(84).map(Some)
 }
 
+/// The same by the list of all sockets.
+pub fn inode_in_list(own: SocketAddr, other: SocketAddr) -> io::Result<Option<u32>> {
+    // Words of an address stand there as the machine has them in its memory.
+    let shown = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => {
+            let word = u32::from_ne_bytes(ip.octets());
+            Ok(format!("{word:08X}:{:04X}", address.port()))
+        }
+        IpAddr::V6(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    };
+    let ends = [shown(own)?, shown(other)?];
+    let list = fs::read_to_string("/proc/net/tcp")?;
+    let mut lines = list.lines().map(|line| {
+        let mut words = line.split_whitespace();
+        let ends = [words.nth(1), words.next()];
+        (ends, words.nth(6))
+    });
+    let found = lines.find(|(shown, _)| *shown == [Some(&*ends[0]), Some(&*ends[1])]);
+    Ok(found.and_then(|(_, inode)| inode?.parse().ok()))
+}
+
 #[cfg(not(target_os = "linux"))]
-fn inode(_: SocketAddr, _: SocketAddr) -> io::Result<Option<u32>> {
+pub fn inode(_: SocketAddr, _: SocketAddr) -> io::Result<Option<u32>> {
     Err(io::ErrorKind::Unsupported.into())
 }
