@@ -6,6 +6,7 @@ use crate::{
     args::Args,
     cell::{Cell, Outcome},
     checks::Kind,
+    faults::Fault,
     table,
 };
 
@@ -16,8 +17,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     println!("seed {}", args.seed);
     let begun = Instant::now();
     let mut cells: Vec<_> = cells(args);
-    // The first one first.
+    // The first one first, but those that take longest before them: nobody is to wait for one alone.
     cells.reverse();
+    cells.sort_by_key(|cell| cell.fault == Fault::Any);
     let queue = Mutex::new(cells);
     let outcomes = Mutex::new(Vec::new());
     thread::scope(|scope| {
