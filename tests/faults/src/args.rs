@@ -11,7 +11,7 @@ usage: scripts/faults [OPTIONS]
   --fault NAME[,NAME..]     these; all that apply by default
   --seconds N               how long each fault is repeated for; once by default
   --seed N                  repeats a run's choices
-  --jobs N                  how many runs at a time; 3 by default
+  --jobs N                  how many runs at a time; 6 by default
   --table FILE              writes the table into this file, between its markers
   --list                    says which fault applies where, and why not
 
@@ -36,7 +36,7 @@ impl Args {
             faults: Fault::ALL.to_vec(),
             time: None,
             seed: fastrand::u64(..),
-            jobs: 3,
+            jobs: 6,
             table: None,
             list: false,
         };
