@@ -28,7 +28,6 @@ struct RedLock {
     servers: RedLockServers,
     /// In front of them for clients whose replies are slow.
     slow: Mutex<Vec<TcpProxy>>,
-    options: Options,
 }
 
 impl RedLock {
@@ -37,7 +36,6 @@ impl RedLock {
         Self {
             servers: RedLockServers::start_with(nodes, &options),
             slow: Mutex::default(),
-            options: modest(),
         }
     }
 }
@@ -94,7 +92,7 @@ impl ContractTarget for RedLock {
     }
 
     fn options(&self) -> Options {
-        self.options
+        modest()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
     process::Command,
     sync::Mutex,
 };
@@ -364,16 +363,6 @@ impl Etcd {
             .filter(|line| line.starts_with(beginning))
             .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
             .sum()
-    }
-
-    /// The process of the one member.
-    pub fn process_id(&self) -> u32 {
-        self.with_process(0, Process::id)
-    }
-
-    /// Where the members have their data.
-    pub fn directory(&self) -> &Path {
-        self.dir.path()
     }
 
     pub(super) fn runs(&self, n: usize) -> bool {

@@ -175,16 +175,6 @@ impl ZooKeeperServer {
         process.as_ref().map(Process::log).unwrap_or_default()
     }
 
-    /// Where it has its data.
-    pub fn directory(&self) -> &Path {
-        self.dir.path()
-    }
-
-    /// Of its process.
-    pub fn id(&self) -> u32 {
-        self.with_process(Process::id)
-    }
-
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }

@@ -25,9 +25,7 @@ struct Excuse {
     name: String,
     process: Option<u32>,
     from: Nanos,
-    /// Without the time after it.
-    healed: Option<Nanos>,
-    /// The last moment.
+    /// The last moment; no end before it is healed.
     to: Nanos,
 }
 
@@ -42,7 +40,6 @@ impl Excuses {
                 name: String::new(),
                 process: None,
                 from: 0,
-                healed: None,
                 to: Nanos::MAX,
             });
             return excuses;
@@ -58,15 +55,13 @@ impl Excuses {
                         name: name.clone(),
                         process: *process,
                         from: event.at,
-                        healed: None,
                         to: Nanos::MAX,
                     });
                 }
                 What::Healed { name, process } => {
                     let known = excuses.0.iter_mut();
-                    let open = known.filter(|it| it.healed.is_none() && it.name == *name);
+                    let open = known.filter(|it| it.to == Nanos::MAX && it.name == *name);
                     for excuse in open.filter(|it| it.process == *process) {
-                        excuse.healed = Some(event.at);
                         excuse.to = event.at.saturating_add(after);
                     }
                 }

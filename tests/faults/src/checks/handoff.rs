@@ -21,7 +21,7 @@
 use super::{
     Found, Kind,
     course::Spans,
-    turns::{Holds, waits},
+    turns::{Holds, Turn, waits},
     view::{Key, Ms, View},
 };
 use crate::history::Nanos;
@@ -60,18 +60,11 @@ fn measure(
     if holds.over_by(view.course, from) > from || blows.touches(quiet, from) {
         return;
     }
-    let granted = holds.next(from).unwrap_or(Nanos::MAX);
     let blow = blows.next(from).unwrap_or(Nanos::MAX);
-    let until = granted.min(over).min(blow);
-    let took = view.course.ran(from, until);
+    let Turn { until, took, end } = Turn::of(view, holds, from, over.min(blow));
     found.figures.hand_offs += 1;
     found.figures.longest_hand_off = found.figures.longest_hand_off.max(took);
     if took > view.rules.hand_off {
-        let end = if until == granted {
-            "was granted"
-        } else {
-            "was not granted"
-        };
         let text = format!(
             "key {}: free and waited for at {}, and {end} until {}, after {}",
             key.key,

@@ -18,7 +18,7 @@
 
 use super::{
     Found, Kind,
-    turns::{Holds, waits},
+    turns::{Holds, Turn, waits},
     view::{Key, Ms, View},
 };
 use crate::history::{Nanos, What};
@@ -53,17 +53,10 @@ fn measure(
     if from >= over.min(blow) {
         return;
     }
-    let granted = holds.next(from).unwrap_or(Nanos::MAX);
-    let until = granted.min(over).min(blow);
-    let took = view.course.ran(from, until);
+    let Turn { until, took, end } = Turn::of(view, holds, from, over.min(blow));
     found.figures.recoveries += 1;
     found.figures.longest_recovery = found.figures.longest_recovery.max(took);
     if took > view.rules.recovery {
-        let end = if until == granted {
-            "was granted"
-        } else {
-            "was not granted"
-        };
         let text = format!(
             "key {}: waited for when {what} at {}, and {end} until {}, {} after the last that stood in its way",
             key.key,

@@ -75,6 +75,32 @@ impl Holds {
     }
 }
 
+/// A time in which a key was free and waited for.
+pub(super) struct Turn {
+    pub(super) until: Nanos,
+    /// How long the machine ran meanwhile.
+    pub(super) took: Nanos,
+    /// How it ended, in words.
+    pub(super) end: &'static str,
+}
+
+impl Turn {
+    /// Until the next grant, or until something ends the wait.
+    pub(super) fn of(view: &View<'_>, holds: &Holds, from: Nanos, over: Nanos) -> Self {
+        let granted = holds.next(from).unwrap_or(Nanos::MAX);
+        let until = granted.min(over);
+        Self {
+            until,
+            took: view.course.ran(from, until),
+            end: if until == granted {
+                "was granted"
+            } else {
+                "was not granted"
+            },
+        }
+    }
+}
+
 /// When the key was waited for by somebody who could be served. Waiters that come and go in turn are
 /// one wait.
 pub(super) fn waits(view: &View<'_>, key: &Key<'_>) -> Spans {

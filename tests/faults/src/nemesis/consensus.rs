@@ -1,6 +1,6 @@
 //! What befalls members of etcd and servers of ZooKeeper.
 
-use super::{Beside, Nemesis};
+use super::Nemesis;
 use crate::{
     faults::Fault,
     servers::{Ensemble, Etcd, ZooKeeperServer},
@@ -41,10 +41,7 @@ impl Nemesis<'_> {
             }
             Fault::CutServers | Fault::Split => {
                 let leader = servers.leader();
-                let beside = match fault {
-                    Fault::Split => self.beside(Some(leader)),
-                    _ => Beside::default(),
-                };
+                let beside = self.beside(fault, Some(leader));
                 servers.cut_off(leader);
                 self.pause_between(1.0, 2.0);
                 servers.mend();
@@ -94,10 +91,7 @@ impl Nemesis<'_> {
             }
             Fault::CutServers | Fault::Split => {
                 let leader = ensemble.leader();
-                let beside = match fault {
-                    Fault::Split => self.beside(Some(leader)),
-                    _ => Beside::default(),
-                };
+                let beside = self.beside(fault, Some(leader));
                 let others = (0..servers.len()).filter(|&other| other != leader);
                 others.clone().for_each(|other| ensemble.cut(leader, other));
                 self.pause_between(1.0, 2.0);

@@ -151,8 +151,12 @@ impl Nemesis<'_> {
     }
 
     /// Where the leader is cut off together with a process: what is to be cut at its own proxies,
-    /// which stand before the servers in their order, and its number in the system.
-    fn beside(&mut self, leader: Option<usize>) -> Beside {
+    /// which stand before the servers in their order, and its number in the system. Nothing, where
+    /// it is cut off alone.
+    fn beside(&mut self, fault: Fault, leader: Option<usize>) -> Beside {
+        if fault != Fault::Split {
+            return Beside::default();
+        }
         let place = self.holder();
         let proxies = self.stage.proxies[place].iter().enumerate();
         let proxies: Vec<_> = proxies

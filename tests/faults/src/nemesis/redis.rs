@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Beside, Nemesis};
+use super::Nemesis;
 use crate::{
     faults::Fault,
     history::now,
@@ -101,10 +101,7 @@ impl Nemesis<'_> {
                 self.runtime.block_on(servers.failover());
             }
             Fault::CutServers | Fault::Split => {
-                let beside = match fault {
-                    Fault::Split => self.beside(None),
-                    _ => Beside::default(),
-                };
+                let beside = self.beside(fault, None);
                 servers.cut_off_master(beside.id.as_slice());
                 self.runtime.block_on(servers.switched_from(old));
                 self.pause_between(0.0, 0.5);
@@ -152,10 +149,7 @@ impl Nemesis<'_> {
                 self.runtime.block_on(servers.failover(master));
             }
             Fault::CutServers | Fault::Split => {
-                let beside = match fault {
-                    Fault::Split => self.beside(None),
-                    _ => Beside::default(),
-                };
+                let beside = self.beside(fault, None);
                 servers.cut_off(master, beside.id.as_slice());
                 self.runtime.block_on(servers.taken_over(master));
                 self.pause_between(0.0, 0.5);
