@@ -1,18 +1,12 @@
 //! `Batched(n)`: one contender per process and key; up to n holders in a row get one grant, each
 //! with its own token of the range that was reserved with it.
 //!
-//! A key's queue exists while somebody has its [`Role`]: the contender, then the holder, then
-//! whoever it is handed to. The role is never lost: dropped anywhere, it passes to the next
-//! waiter, or ends the queue when there is none. A waiter that finds no role takes it. What a
-//! waiter was given and does not take for a second, because nobody polls it, another one takes.
+//! The contender, then the holder, then whoever it is handed to has the key's [`Role`] in this
+//! process. What a waiter was given and does not take for a second, because nobody polls it,
+//! another one takes.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use hashbrown::{HashTable, hash_table::Entry};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -20,53 +14,25 @@ use super::{
     AcquireError, AcquireErrorKind, Hold, ReleaseFuture, Shared,
     acquire::{Granted, Wish},
     seat::Seat,
+    turns::{self, Turns},
 };
-use crate::{
-    backend::{DynLease, WaitBound},
-    key::LockKey,
-    sync::lock,
-};
+use crate::backend::{DynLease, WaitBound};
 
 /// How long a waiter has to take its turn before another may.
 const OFFER: Duration = Duration::from_secs(1);
 
-/// The queues of this process, by key.
-#[derive(Debug)]
-pub(super) struct Batches(Mutex<HashTable<Queue>>);
-
-#[derive(Debug)]
-struct Queue {
-    key: LockKey,
-    waiters: VecDeque<Weak<Seat<Turn>>>,
-    /// The last waiter that was chosen.
-    chosen: Weak<Seat<Turn>>,
-    /// When to look for waiters that have gone.
-    sweep_at: usize,
-}
-
-/// The right to act for a key in this process.
-#[derive(Debug)]
-struct Role {
-    shared: Arc<Shared>,
-    key: Option<LockKey>,
-}
-
-/// What a waiter is told.
-#[derive(Debug)]
-enum Turn {
-    /// Ask the backend.
-    Contend(Role),
-    /// Here is the lock.
-    Handed(Handed),
-}
+pub(super) type Batches = Turns<Handed>;
+type Role = turns::Role<Handed>;
+type Turn = turns::Turn<Handed>;
 
 /// A lease on its way to the next holder. Dropped, it goes on to the next, or back.
 #[derive(Debug)]
-struct Handed(Option<(Arc<dyn DynLease>, Box<Lineage>)>);
+pub(super) struct Handed(Option<(Arc<dyn DynLease>, Box<Lineage>)>);
 
 /// Which holder of a grant this is.
 #[derive(Debug)]
 pub(crate) struct Lineage {
+    shared: Arc<Shared>,
     role: Role,
     used: u32,
     limit: u32,
@@ -78,41 +44,6 @@ pub(crate) struct Lineage {
     pub(super) suspended_before: Duration,
 }
 
-impl Batches {
-    pub(super) fn new() -> Self {
-        Self(Mutex::default())
-    }
-
-    /// The next waiter that is still there. Without one, `end` ends the queue, and with it the
-    /// role, in the same breath: a newcomer either queues before or finds the role free.
-    fn next(&self, key: &LockKey, end: bool) -> Option<Weak<Seat<Turn>>> {
-        let mut table = lock(&self.0);
-        let mut queue = table.find_entry(key.hash64(), |q| q.key == *key).ok()?;
-        while let Some(waiter) = queue.get_mut().waiters.pop_front() {
-            if waiter.strong_count() > 0 {
-                queue.get_mut().chosen = waiter.clone();
-                return Some(waiter);
-            }
-        }
-        if end {
-            queue.remove();
-        }
-        None
-    }
-
-    /// The turn of the waiter that was chosen last, if it does not take it.
-    fn take_back(&self, key: &LockKey) -> Option<Turn> {
-        let chosen = {
-            let table = lock(&self.0);
-            table
-                .find(key.hash64(), |q| q.key == *key)?
-                .chosen
-                .upgrade()
-        };
-        chosen?.take_back(OFFER)
-    }
-}
-
 impl Shared {
     /// Acquires under `Batched`: from the holder before, or from the backend.
     pub(super) async fn acquire_batched(
@@ -120,7 +51,7 @@ impl Shared {
         wish: &Wish,
     ) -> Result<Granted, AcquireError> {
         loop {
-            let turn = match self.join(wish) {
+            let turn = match Batches::join(&self.batches, &wish.key) {
                 Ok(role) => Turn::Contend(role),
                 Err(_) if wish.wait == WaitBound::Fail => {
                     return Err(AcquireError::new(AcquireErrorKind::Contended));
@@ -147,6 +78,7 @@ impl Shared {
                     (
                         lease,
                         Box::new(Lineage {
+                            shared: self.clone(),
                             role,
                             used: 0,
                             limit,
@@ -191,41 +123,11 @@ impl Shared {
             if let Ok(turn) = timeout_at(until, seat.taken()).await {
                 return Ok(turn);
             }
-            if let Some(turn) = self.batches.take_back(&wish.key) {
+            if let Some(turn) = self.batches.take_back(&wish.key, OFFER) {
                 return Ok(Some(turn));
             }
             if matches!(wish.wait, WaitBound::Until(deadline) if deadline <= until) {
                 return Err(AcquireError::new(AcquireErrorKind::WaitTimedOut));
-            }
-        }
-    }
-
-    /// Takes the role if nobody has it, else queues.
-    fn join(self: &Arc<Self>, wish: &Wish) -> Result<Role, Arc<Seat<Turn>>> {
-        let key = &wish.key;
-        let mut table = lock(&self.batches.0);
-        match table.entry(key.hash64(), |q| q.key == *key, |q| q.key.hash64()) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(Queue {
-                    key: key.clone(),
-                    waiters: VecDeque::new(),
-                    chosen: Weak::new(),
-                    sweep_at: 64,
-                });
-                Ok(Role {
-                    shared: self.clone(),
-                    key: Some(key.clone()),
-                })
-            }
-            Entry::Occupied(mut queue) => {
-                let queue = queue.get_mut();
-                if queue.waiters.len() >= queue.sweep_at {
-                    queue.waiters.retain(|w| w.strong_count() > 0);
-                    queue.sweep_at = (queue.waiters.len() * 2).max(64);
-                }
-                let seat = Seat::new();
-                queue.waiters.push_back(Arc::downgrade(&seat));
-                Err(seat)
             }
         }
     }
@@ -280,22 +182,13 @@ fn hand_on(lease: Arc<dyn DynLease>, lineage: Box<Lineage>) -> Option<Box<Lineag
     if lineage.used >= lineage.limit {
         return Some(lineage);
     }
-    let (shared, key) = match &lineage.role.key {
-        Some(key) => (lineage.role.shared.clone(), key.clone()),
-        None => return Some(lineage),
+    let batches = lineage.shared.batches.clone();
+    let key = lineage.role.key().clone();
+    let mut handed = match batches.hand_on(&key, Handed(Some((lease, lineage)))) {
+        Ok(()) => return None,
+        Err(back) => back,
     };
-    let mut handed = Handed(Some((lease, lineage)));
-    loop {
-        // The queue must not end while the lease is ours: that is left to the role's own drop.
-        let Some(waiter) = shared.batches.next(&key, false) else {
-            return handed.0.take().map(|(_, lineage)| lineage);
-        };
-        match Seat::give(&waiter, Turn::Handed(handed)) {
-            Ok(()) => return None,
-            Err(Turn::Handed(back)) => handed = back,
-            Err(Turn::Contend(_)) => return None,
-        }
-    }
+    handed.0.take().map(|(_, lineage)| lineage)
 }
 
 impl Drop for Handed {
@@ -303,33 +196,12 @@ impl Drop for Handed {
         let Some((lease, lineage)) = self.0.take() else {
             return;
         };
-        let shared = lineage.role.shared.clone();
+        let shared = lineage.shared.clone();
         let Some(lineage) = hand_on(lease.clone(), lineage) else {
             return;
         };
         if let Some(release) = shared.release_then(lease, lineage) {
             shared.reap_release(release);
-        }
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let Some(mut key) = self.key.take() else {
-            return;
-        };
-        while let Some(waiter) = self.shared.batches.next(&key, true) {
-            let role = Role {
-                shared: self.shared.clone(),
-                key: Some(key),
-            };
-            match Seat::give(&waiter, Turn::Contend(role)) {
-                Err(Turn::Contend(mut back)) => match back.key.take() {
-                    Some(k) => key = k,
-                    None => return,
-                },
-                _ => return,
-            }
         }
     }
 }

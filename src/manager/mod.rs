@@ -18,6 +18,7 @@ mod seat;
 mod shutdown;
 #[cfg(test)]
 mod sim;
+mod turns;
 mod worker;
 
 use std::{
@@ -102,7 +103,7 @@ pub(crate) struct Shared {
     backend_timeout: Duration,
     admission: Admission,
     registry: Registry,
-    batches: Batches,
+    batches: Arc<Batches>,
     /// The zero of all times kept as nanoseconds.
     base: Instant,
     suspended: AtomicU64,

@@ -24,6 +24,8 @@ mod loss;
 mod registry;
 #[path = "../../../src/manager/seat.rs"]
 mod seat;
+#[path = "../../../src/manager/turns.rs"]
+mod turns;
 
 mod explore;
 mod hold;
@@ -35,3 +37,4 @@ mod claimed;
 mod reaped;
 mod seated;
 mod signalled;
+mod turned;

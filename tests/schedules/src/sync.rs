@@ -67,10 +67,25 @@ impl<T: ?Sized> Drop for Arc<T> {
 #[derive(Debug)]
 pub(crate) struct Weak<T>(std::sync::Weak<T>);
 
+impl<T> Clone for Weak<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 impl<T> Weak<T> {
     pub(crate) fn upgrade(&self) -> Option<Arc<T>> {
         point();
         self.0.upgrade().map(Arc)
+    }
+
+    pub(crate) fn new() -> Self {
+        Self(std::sync::Weak::new())
+    }
+
+    pub(crate) fn strong_count(&self) -> usize {
+        point();
+        self.0.strong_count()
     }
 }
 
