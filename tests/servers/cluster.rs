@@ -134,7 +134,8 @@ impl ClusterServers {
 
     fn is_complete(&self) -> bool {
         let in_sync = |node: &RedisServer| {
-            node.info("role") == "master" || node.info("master_link_status") == "up"
+            node.ask_info("role").as_deref() == Some("master")
+                || node.ask_info("master_link_status").as_deref() == Some("up")
         };
         let each = 1 + self.setup.replicas_per_master;
         self.map()
@@ -259,6 +260,14 @@ impl ClusterServers {
     /// Waits until all nodes that run agree, and serve all slots.
     pub async fn ok(&self) {
         wait_until("the cluster is well", || self.map().map(drop)).await;
+    }
+
+    /// Waits until each master that fails now would be replaced as well.
+    pub async fn ready(&self) {
+        wait_until("the cluster is well, and its replicas are", || {
+            self.is_complete().then_some(())
+        })
+        .await;
     }
 
     /// Waits until the slots of `old` have another master, as all nodes that run say; with

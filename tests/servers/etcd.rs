@@ -258,6 +258,12 @@ impl Etcd {
             .expect("it runs"))
     }
 
+    /// The last lines of the log of a member, while it runs.
+    pub fn log(&self, n: usize) -> String {
+        let process = self.members[n].process.lock().unwrap();
+        process.as_ref().map(Process::log).unwrap_or_default()
+    }
+
     /// Who [`etcdctl`](Self::etcdctl) is from now on: `name:password`.
     pub fn log_in(&self, user: &str) {
         *self.user.lock().unwrap() = Some(user.to_owned());

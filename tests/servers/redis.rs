@@ -181,6 +181,12 @@ impl RedisServer {
         self.with_process(Process::id)
     }
 
+    /// The last lines of its log, while it runs.
+    pub fn log(&self) -> String {
+        let process = self.process.lock().unwrap();
+        process.as_ref().map(Process::log).unwrap_or_default()
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

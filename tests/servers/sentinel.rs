@@ -200,10 +200,20 @@ impl SentinelServers {
 
     /// Whether a master that fails now would be replaced.
     fn is_ready(&self) -> bool {
-        let (master, replicas) = self.nodes.split_first().expect("a master");
-        let in_sync = |node: &RedisServer| node.info("master_link_status") == "up";
-        master.info("connected_slaves") == replicas.len().to_string()
-            && replicas.iter().all(in_sync)
+        let Some(master) = self.agreed() else {
+            return false;
+        };
+        let replicas = self.nodes.len() - 1;
+        let says =
+            |node: &RedisServer, name, what: &str| node.ask_info(name).as_deref() == Some(what);
+        let others = self
+            .nodes
+            .iter()
+            .filter(|node| node.port() != master.port());
+        says(master, "connected_slaves", &replicas.to_string())
+            && others
+                .into_iter()
+                .all(|node| says(node, "master_link_status", "up"))
             && self.sentinels.iter().all(|sentinel| {
                 let flags = |what, flag| {
                     let Some(Reply::List(them)) = sentinel.ask(&["SENTINEL", what, SERVICE]) else {
@@ -215,7 +225,7 @@ impl SentinelServers {
                 };
                 let known = sentinel.ask(&["SENTINEL", "MASTER", SERVICE]);
                 known.is_some_and(|known| known.field("flags") == Some("master"))
-                    && flags("REPLICAS", "slave") == replicas.len()
+                    && flags("REPLICAS", "slave") == replicas
                     && flags("SENTINELS", "sentinel") == self.sentinels.len() - 1
             })
     }
@@ -274,6 +284,14 @@ impl SentinelServers {
         nodes.find(|node| all && node.announced_port() == port)
     }
 
+    /// Waits until a master that fails now would be replaced: some 10 s after it was.
+    pub async fn ready(&self) {
+        wait_until("the replicas are in sync and the sentinels ready", || {
+            self.is_ready().then_some(())
+        })
+        .await;
+    }
+
     /// Waits until all sentinels that run announce another master than this one, and it is one.
     pub async fn switched_from(&self, old: &RedisServer) -> &RedisServer {
         wait_until("another master is announced", || {
@@ -290,9 +308,13 @@ impl SentinelServers {
         let old = self.master();
         wait_until("the sentinels agree to replace the master", || {
             let sentinel = self.sentinels.iter().find(|sentinel| sentinel.runs())?;
-            // Refused for a moment after another one.
-            let answer = sentinel.ask(&["SENTINEL", "FAILOVER", SERVICE])?;
-            (answer == Reply::Text("OK".to_owned())).then_some(())
+            // Refused while one is under way, and for a moment after it; and given up where the
+            // replica was just about to follow the master.
+            if sentinel.master_port() == Some(old.announced_port()) {
+                sentinel.ask(&["SENTINEL", "FAILOVER", SERVICE]);
+                return None;
+            }
+            Some(())
         })
         .await;
         self.switched_from(old).await
@@ -325,6 +347,15 @@ impl SentinelServers {
         }
     }
 
+    /// The last lines of the logs of the sentinels that run, by their ports.
+    pub fn sentinel_logs(&self) -> Vec<(u16, String)> {
+        let log = |it: &Sentinel| {
+            let process = it.process.lock().unwrap();
+            Some((it.port, process.as_ref()?.log()))
+        };
+        self.sentinels.iter().filter_map(log).collect()
+    }
+
     /// [`RedisServer::keys_left`] of the master.
     pub fn keys_left(&self, prefix: &str) -> Vec<String> {
         self.master().keys_left(prefix)
@@ -335,10 +366,8 @@ impl Drop for SentinelServers {
     /// Whoever waited in vain for the sentinels wants to know what they did meanwhile.
     fn drop(&mut self) {
         if thread::panicking() {
-            for sentinel in &self.sentinels {
-                if let Some(process) = &*sentinel.process.lock().unwrap() {
-                    eprintln!("sentinel at {}:\n{}", sentinel.port, process.log());
-                }
+            for (port, log) in self.sentinel_logs() {
+                eprintln!("sentinel at {port}:\n{log}");
             }
         }
     }

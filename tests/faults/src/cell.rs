@@ -63,7 +63,8 @@ impl Cell {
     pub(crate) fn run(self) -> Outcome {
         let begun = Instant::now();
         let mut wrong = Vec::new();
-        let (events, rounds) = self.play(&mut wrong);
+        let mut logs = String::new();
+        let (events, rounds) = self.play(&mut wrong, &mut logs);
         let found = match History::of(events.clone()) {
             Ok(history) => {
                 let found = checks::check(&history, &expect::rules(self.backend, self.fault));
@@ -75,7 +76,7 @@ impl Cell {
                 Found::default()
             }
         };
-        let kept = (!wrong.is_empty()).then(|| self.keep(events));
+        let kept = (!wrong.is_empty()).then(|| self.keep(events, &logs));
         Outcome {
             cell: self,
             found,
@@ -86,8 +87,8 @@ impl Cell {
         }
     }
 
-    /// What happens. What the harness itself sees goes to `wrong`.
-    fn play(&self, wrong: &mut Vec<String>) -> (Vec<Event>, u32) {
+    /// What happens. What the harness itself sees goes to `wrong`, what servers said to `logs`.
+    fn play(&self, wrong: &mut Vec<String>, logs: &mut String) -> (Vec<Event>, u32) {
         let places = if self.backend.is_shared() {
             PROCESSES
         } else {
@@ -109,7 +110,9 @@ impl Cell {
                     places,
                 },
             );
-            self.act(&stage, &mut rigs, &mut rounds, wrong)
+            let acted = self.act(&stage, &mut rigs, &mut rounds, wrong);
+            *logs = stage.logs();
+            acted
         }));
         match played {
             Ok(Ok(())) => {}
@@ -199,8 +202,8 @@ impl Cell {
         Ok(())
     }
 
-    /// Writes the history where it is found after the run.
-    fn keep(&self, mut events: Vec<Event>) -> PathBuf {
+    /// Writes the history where it is found after the run, and what the servers said beside it.
+    fn keep(&self, mut events: Vec<Event>, logs: &str) -> PathBuf {
         events.sort_by_key(|event| event.at);
         // Wherever it is run from.
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/faults");
@@ -213,7 +216,8 @@ impl Cell {
                 serde_json::to_writer(&mut file, event)?;
                 file.write_all(b"\n")?;
             }
-            file.flush()
+            file.flush()?;
+            fs::write(path.with_extension("log"), logs)
         };
         if let Err(error) = write() {
             eprintln!("{}: {error}", path.display());

@@ -128,6 +128,12 @@ impl Nemesis<'_> {
 
     fn servers(&mut self, fault: Fault) -> Result<(), String> {
         let stage = self.stage;
+        // What the one before brought is over for locks, and may not be for servers yet.
+        match &stage.servers {
+            Servers::Sentinel(servers) => self.runtime.block_on(servers.ready()),
+            Servers::Cluster(servers) => self.runtime.block_on(servers.ready()),
+            _ => {}
+        }
         self.begins(fault, None);
         match &stage.servers {
             Servers::None => unreachable!("it has none"),

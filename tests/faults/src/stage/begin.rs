@@ -38,8 +38,9 @@ const DURABLE: [&str; 6] = [
 impl Stage {
     pub(crate) fn begin(backend: Backend, needs: Needs) -> Self {
         let mut clocks = Vec::new();
-        // Where nobody is to take over, a busy machine is no reason to.
-        let silence = Duration::from_secs(if needs.fail_over { 1 } else { 10 });
+        // Where nobody is to take over, a busy machine is no reason to. Sentinels ask once a
+        // second.
+        let silence = Duration::from_secs(if needs.fail_over { 2 } else { 10 });
         let options = match needs.durable {
             true => DURABLE.map(str::to_owned).to_vec(),
             false => Vec::new(),

@@ -180,6 +180,29 @@ impl Stage {
         }
     }
 
+    /// What the servers said last.
+    pub(crate) fn logs(&self) -> String {
+        let of = |nodes: &[RedisServer]| {
+            let log = |node: &RedisServer| (node.port(), node.log());
+            nodes.iter().map(log).collect::<Vec<_>>()
+        };
+        let logs = match &self.servers {
+            Servers::None => Vec::new(),
+            Servers::Redis(server) => vec![(server.port(), server.log())],
+            Servers::Sentinel(servers) => [of(servers.nodes()), servers.sentinel_logs()].concat(),
+            Servers::Cluster(servers) => of(servers.nodes()),
+            Servers::Nodes(nodes) => nodes.iter().map(|node| (node.port(), node.log())).collect(),
+            Servers::Etcd(servers) => (0..servers.len())
+                .map(|n| (servers.address(n).port(), servers.log(n)))
+                .collect(),
+            Servers::ZooKeeper(ensemble) => (ensemble.servers.iter())
+                .map(|server| (server.address().port(), server.log()))
+                .collect(),
+        };
+        let logs = logs.iter().map(|(port, log)| format!("{port}:\n{log}\n"));
+        logs.collect()
+    }
+
     /// What is left on the servers that should not be, once nobody holds or waits.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         match &self.servers {
