@@ -32,8 +32,8 @@ pub(super) struct Handed(Option<(Arc<dyn DynLease>, Box<Lineage>)>);
 /// Which holder of a grant this is.
 #[derive(Debug)]
 pub(crate) struct Lineage {
-    shared: Arc<Shared>,
     role: Role,
+    shared: Arc<Shared>,
     used: u32,
     limit: u32,
     /// The lease's, which is the contender's: another route may have another.

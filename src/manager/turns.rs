@@ -1,10 +1,10 @@
 //! Who acts for a key in this process: one at a time, and those who wait for their turn.
 //!
 //! A key's queue exists while somebody has its [`Role`]. The role is never lost: dropped anywhere,
-//! it passes to the next waiter, or ends the queue when there is none. A waiter that finds no role
-//! takes it.
+//! it passes to the next waiter, or ends the queue when there is none. A newcomer that finds no role
+//! takes it. A turn that its waiter does not take, because nobody polls it, another may take back.
 
-use std::{collections::VecDeque, mem, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use hashbrown::{HashTable, hash_table::Entry};
 
@@ -14,7 +14,8 @@ use crate::{
     sync::{Arc, Mutex, Weak, lock},
 };
 
-/// The queues of this process, by key. `T` has the role within it, and drops it when dropped.
+/// The queues of this process, by key. `T` has the role within it: whatever becomes of it, it hands
+/// the role on or drops it.
 #[derive(Debug)]
 pub(super) struct Turns<T>(Mutex<HashTable<Queue<T>>>);
 
@@ -42,6 +43,7 @@ pub(super) enum Turn<T> {
 pub(super) struct Role<T> {
     turns: Arc<Turns<T>>,
     key: LockKey,
+    /// Another has it now: to drop this one does nothing.
     passed: bool,
 }
 
@@ -136,13 +138,13 @@ impl<T> Role<T> {
 
 impl<T> Drop for Role<T> {
     fn drop(&mut self) {
-        if mem::replace(&mut self.passed, true) {
+        if self.passed {
             return;
         }
         while let Some(waiter) = self.turns.next(&self.key, true) {
             let role = Self::new(&self.turns, &self.key);
             match Seat::give(&waiter, Turn::Contend(role)) {
-                // This one goes on looking for the next.
+                // `self` goes on looking, and `back` must not.
                 Err(Turn::Contend(mut back)) => back.passed = true,
                 Ok(()) | Err(Turn::Handed(_)) => return,
             }

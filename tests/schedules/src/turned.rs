@@ -36,10 +36,13 @@ enum Told {
 trait Line: Send + Sync {
     fn join(&self) -> Result<Right, Box<dyn Place>>;
     fn hand_on(&self, grant: Grant) -> Result<(), Grant>;
-    fn take_back(&self) -> Option<Told>;
+    /// What was given and not taken for so long.
+    fn take_back(&self, after: Duration) -> Option<Told>;
+    /// Whether nobody has anything of it.
+    fn is_idle(&self) -> bool;
 }
 
-trait Place {
+trait Place: Send {
     fn taken(&self) -> Taken<'_>;
 }
 
@@ -48,7 +51,6 @@ trait Place {
 struct Backend {
     held: Flag,
     inside: Tally,
-    served: Tally,
 }
 
 /// As a lease on its way: dropped, it goes on to the next, or back.
@@ -81,6 +83,8 @@ impl Drop for Grant {
             parts.backend.held.store(false, SeqCst);
             return;
         }
+        // A newcomer may come between any two steps.
+        point();
         parts.backend.held.store(false, SeqCst);
         point();
         drop(parts.right);
@@ -95,6 +99,8 @@ enum Manner {
     Fickle,
     /// Takes what another was given, if there is something.
     Grasping,
+    /// Does so where it was there for long, which it never is.
+    Slow,
 }
 
 #[derive(Clone)]
@@ -130,8 +136,13 @@ impl Caller {
                     Poll::Pending => None,
                 }
             }),
-            Manner::Grasping => {
-                let taken = self.line.take_back();
+            Manner::Grasping | Manner::Slow => {
+                let after = match manner {
+                    Manner::Slow => Duration::MAX,
+                    _ => Duration::ZERO,
+                };
+                let taken = self.line.take_back(after);
+                assert!(taken.is_none() || manner == Manner::Grasping, "too early");
                 taken.or_else(|| block_on(place.taken()))
             }
         }
@@ -142,7 +153,7 @@ impl Caller {
             Told::Handed(grant) => grant,
             Told::Contend(right) => {
                 let held = self.backend.held.swap(true, SeqCst);
-                assert!(!held, "two contend");
+                assert!(!held, "two have the role: both contend");
                 Grant(Some(Parts {
                     right,
                     left: 2,
@@ -155,9 +166,11 @@ impl Caller {
         grant.0.as_mut().unwrap().left -= 1;
         let inside = self.backend.inside.fetch_add(1, SeqCst);
         assert_eq!(inside, 0, "two hold");
-        point();
+        // Who comes now, and goes.
+        let newcomer = self.line.join();
+        assert!(newcomer.is_err(), "two have the role: a newcomer as well");
+        drop(newcomer);
         self.backend.inside.fetch_sub(1, SeqCst);
-        self.backend.served.fetch_add(1, SeqCst);
     }
 }
 
@@ -176,14 +189,10 @@ fn goes_round(line: Shared<dyn Line>, manners: [Manner; 3], releases_first: bool
     for thread in threads {
         thread.join().unwrap();
     }
-    let stayed = manners.iter().filter(|it| **it != Manner::Fickle).count();
-    assert!(
-        caller.backend.served.load(SeqCst) >= stayed,
-        "not all were served"
-    );
     assert!(!caller.backend.held.load(SeqCst), "it is still held");
     // A queue that is left lets nobody in.
     caller.calls(Patient);
+    assert!(caller.line.is_idle(), "a role is left");
 }
 
 /// The library's.
@@ -219,8 +228,12 @@ impl Line for Ours {
         self.0.hand_on(&key(), grant)
     }
 
-    fn take_back(&self) -> Option<Told> {
-        self.0.take_back(&key(), Duration::ZERO).map(told)
+    fn take_back(&self, after: Duration) -> Option<Told> {
+        self.0.take_back(&key(), after).map(told)
+    }
+
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 }
 
@@ -230,7 +243,7 @@ impl Place for Arc<Seat<Turn<Grant>>> {
     }
 }
 
-use Manner::{Fickle, Grasping, Patient};
+use Manner::{Fickle, Grasping, Patient, Slow};
 
 #[test]
 fn a_turn_comes_to_all_who_wait() {
@@ -247,17 +260,46 @@ fn a_turn_passes_by_those_who_have_gone() {
 fn a_turn_that_was_taken_back_is_had_once() {
     holds(|| goes_round(ours(), [Patient, Grasping, Patient], true));
     holds(|| goes_round(ours(), [Grasping, Grasping, Fickle], true));
+    holds(|| goes_round(ours(), [Slow, Fickle, Patient], true));
+}
+
+/// Nobody polls the one who was told: another has its turn, and the next one after that.
+fn is_taken_back(line: &dyn Line) {
+    let first = line.join().ok().unwrap();
+    let (second, third) = (line.join().err().unwrap(), line.join().err().unwrap());
+    assert!(line.take_back(Duration::ZERO).is_none(), "nobody was told");
+    let third = thread::spawn(move || matches!(block_on(third.taken()), Some(Told::Contend(_))));
+    drop(first);
+    assert!(line.take_back(Duration::MAX).is_none(), "too early");
+    let back = line
+        .take_back(Duration::ZERO)
+        .expect("nothing to take back");
+    assert!(block_on(second.taken()).is_none(), "two have it");
+    drop(back);
+    assert!(third.join().unwrap(), "the third has something else");
+    assert!(line.is_idle(), "a role is left");
+}
+
+#[test]
+fn a_turn_that_nobody_takes_is_taken_back() {
+    holds(|| is_taken_back(&*ours()));
+    fails("nothing to take back", || is_taken_back(&*mistaken::<0>()));
 }
 
 #[test]
 fn a_role_that_passes_before_the_release_is_found() {
-    fails("two contend", || goes_round(ours(), [Patient; 3], false));
+    fails("two have the role", || {
+        goes_round(ours(), [Patient; 3], false)
+    });
 }
 
 const ENDS_IN_TWO_STEPS: u8 = 1;
 const GIVES_UP_ON_THE_GONE: u8 = 2;
+const PASSES_TWICE: u8 = 3;
 
-/// A queue of one key that ends after another look, or passes the role to nobody but the first.
+/// A queue of one key without take-back, and maybe with one of these mistakes: it looks for waiters
+/// and ends without another look; the role is lost with the first waiter that has gone; or it is
+/// passed on by the one that has it, and by the one that came back.
 struct Mistaken<const WHICH: u8>(Shared<Queue>);
 
 /// There is one while somebody has the role.
@@ -290,8 +332,12 @@ impl<const WHICH: u8> Line for Mistaken<WHICH> {
         Err(grant)
     }
 
-    fn take_back(&self) -> Option<Told> {
+    fn take_back(&self, _after: Duration) -> Option<Told> {
         None
+    }
+
+    fn is_idle(&self) -> bool {
+        Shared::strong_count(&self.0) == 1
     }
 }
 
@@ -321,7 +367,9 @@ impl<const WHICH: u8> Drop for Passing<WHICH> {
             match Seat::give(&next, Told::Contend(role)) {
                 Err(Told::Contend(mut back)) => {
                     // It is still ours.
-                    back.downcast_mut::<Self>().unwrap().0 = None;
+                    if WHICH != PASSES_TWICE {
+                        back.downcast_mut::<Self>().unwrap().0 = None;
+                    }
                     if WHICH == GIVES_UP_ON_THE_GONE {
                         return;
                     }
@@ -340,18 +388,25 @@ fn the_control_is_right_without_its_mistake() {
 
 #[test]
 fn a_queue_that_ends_in_two_steps_is_found() {
-    fails("deadlock", || {
+    fails("deadlock! blocked", || {
         goes_round(mistaken::<ENDS_IN_TWO_STEPS>(), [Patient; 3], true);
     });
 }
 
 #[test]
 fn a_role_that_is_given_to_who_has_gone_is_found() {
-    fails("deadlock", || {
+    fails("deadlock! blocked", || {
         goes_round(
             mistaken::<GIVES_UP_ON_THE_GONE>(),
             [Patient, Fickle, Patient],
             true,
         );
+    });
+}
+
+#[test]
+fn a_role_that_is_passed_on_twice_is_found() {
+    fails("two have the role", || {
+        goes_round(mistaken::<PASSES_TWICE>(), [Patient; 3], true);
     });
 }
