@@ -257,6 +257,13 @@ impl ClusterServers {
         owners.all(|other| other == Some(owner)).then_some(owner)
     }
 
+    /// Waits until all nodes that run agree on the masters: the ports that they announce.
+    pub async fn leaders(&self) -> Vec<u16> {
+        let map = wait_until("the nodes agree", || self.map()).await;
+        let masters = map.iter().map(|range| range.nodes[0]);
+        masters.map(|n| self.nodes[n].announced_port()).collect()
+    }
+
     /// Waits until all nodes that run agree, and serve all slots.
     pub async fn ok(&self) {
         wait_until("the cluster is well", || self.map().map(drop)).await;

@@ -17,15 +17,21 @@ fn front(node: &RedisServer) -> &Front {
 impl SentinelServers {
     /// Cuts the master off from its replicas and the sentinels, in silence; it goes on serving.
     /// These clients do not reach its replicas either. To be [mended](Self::mend).
-    pub fn cut_off_master(&self, clients: &[u32]) {
-        let replicas: Vec<_> = self.replicas().filter(|replica| replica.runs()).collect();
+    pub fn cut_off_master(&self, clients: &[u32]) -> &RedisServer {
+        let master = self.master();
+        let replicas = self
+            .nodes
+            .iter()
+            .filter(|node| node.port() != master.port());
+        let replicas: Vec<_> = replicas.filter(|replica| replica.runs()).collect();
         let mut others: Vec<_> = replicas.iter().map(|replica| replica.id()).collect();
         others.extend(self.sentinel_ids());
         // A master goes to nobody by itself.
-        front(self.master()).cut(&others);
+        front(master).cut(&others);
         for replica in replicas {
             front(replica).cut(clients);
         }
+        master
     }
 
     /// Lets everything pass again.

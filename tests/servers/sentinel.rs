@@ -262,6 +262,12 @@ impl SentinelServers {
         &self.nodes
     }
 
+    /// Waits until all sentinels that run agree on the master: the port that it announces.
+    pub async fn leader(&self) -> u16 {
+        let agreed = || self.agreed().map(RedisServer::announced_port);
+        wait_until("the sentinels agree", agreed).await
+    }
+
     /// The server that is the master, as all sentinels that run say.
     pub fn master(&self) -> &RedisServer {
         self.agreed()

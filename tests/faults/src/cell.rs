@@ -168,18 +168,16 @@ impl Cell {
         rigs.fill(stage)?;
         thread::sleep(BEFORE);
         let begun = Instant::now();
-        let mut nemesis = Nemesis {
-            stage,
-            rigs,
-            rng: fastrand::Rng::with_seed(self.seed),
-            runtime: &runtime,
-            round: 0,
-        };
+        let mut nemesis = Nemesis::new(stage, rigs, self.seed, &runtime);
         loop {
             nemesis.strike(self.fault)?;
             // Those who waited are to be served, and the locks of the dead to be free.
             let repeats = self.time.is_some() || self.fault == Fault::Any;
-            thread::sleep(expect::settles(self.backend, self.fault, repeats));
+            let settles = || thread::sleep(expect::settles(self.backend, self.fault, repeats));
+            settles();
+            while nemesis.failed_over() {
+                settles();
+            }
             let over = match self.time {
                 Some(time) => begun.elapsed() >= time,
                 None => nemesis.round >= if self.fault == Fault::Any { ANY } else { 1 },

@@ -187,6 +187,22 @@ impl<'h> Course<'h> {
         })
     }
 
+    /// Whether a process that nothing had befallen was told so: then the servers had not answered
+    /// for at most this long before, nobody knows whom.
+    pub(super) fn hung(&self, from: Nanos, to: Nanos, away: Nanos, but: &[String]) -> bool {
+        self.processes.iter().any(|(process, known)| {
+            let first = known.cut_off.partition_point(|at| *at < from);
+            let told = known.cut_off[first..].iter();
+            let told = told.take_while(|at| at.saturating_sub(away) <= to);
+            told.copied().any(|at| {
+                let before = at.saturating_sub(away);
+                !self.disturbed(*process, before, at, but)
+                    && !known.unwell.touches(before, at)
+                    && known.ends.is_none_or(|ends| at < ends)
+            })
+        })
+    }
+
     /// Whether the process runs at this time.
     pub(super) fn is_there(&self, process: u32, at: Nanos) -> bool {
         self.processes.get(&process).is_some_and(|known| {

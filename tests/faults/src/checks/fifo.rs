@@ -13,7 +13,8 @@
 //!
 //! Excluded and counted are waiters that did not stay connected: their process was stopped or dead,
 //! or a fault covered it or everybody, or its process was told that the backend is away, or of a loss, at any moment
-//! between call and answer; such a place in the queue may be lost. Faults under which a backend keeps the order are named in the rules.
+//! between call and answer; such a place in the queue may be lost. So are those whose servers hung, as
+//! one tells that no fault covers. Faults under which a backend keeps the order are named in the rules.
 //!
 //! One violation for each waiter overtaken, with its number of overtakers up to a bound.
 
@@ -154,6 +155,7 @@ fn overtaken(
     if view.course.away(id.process, call, waiter.until)
         || view.course.disturbed(id.process, call, waiter.until, kept)
         || view.course.was_cut_off(id.process, call, waiter.until)
+        || (view.course).hung(call, waiter.until, view.rules.reconnects, kept)
     {
         found.figures.overtaken_excluded += 1;
         return;

@@ -8,10 +8,10 @@ use std::{sync::Arc, thread, time::Duration};
 
 use crate::{
     faults::Fault,
-    history::{What, now},
+    history::{Nanos, What, now},
     rig::{self, HELD_LONG},
     servers::TcpProxy,
-    stage::{Rigs, Servers, Stage},
+    stage::{Backend, Rigs, Servers, Stage},
 };
 
 /// How far a clock jumps.
@@ -49,9 +49,29 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) runtime: &'a tokio::runtime::Runtime,
     /// How often it did so.
     pub(crate) round: u32,
+    /// Who led the servers when the last fault was over, and when that was.
+    led: (Vec<u16>, Nanos),
 }
 
-impl Nemesis<'_> {
+impl<'a> Nemesis<'a> {
+    pub(crate) fn new(
+        stage: &'a Stage,
+        rigs: &'a mut Rigs,
+        seed: u64,
+        runtime: &'a tokio::runtime::Runtime,
+    ) -> Self {
+        let mut this = Self {
+            stage,
+            rigs,
+            rng: fastrand::Rng::with_seed(seed),
+            runtime,
+            round: 0,
+            led: (Vec::new(), 0),
+        };
+        this.led = (this.leaders(), now());
+        this
+    }
+
     /// One fault from its beginning to its end.
     pub(crate) fn strike(&mut self, fault: Fault) -> Result<(), String> {
         let fault = match fault {
@@ -134,6 +154,7 @@ impl Nemesis<'_> {
             Servers::Cluster(servers) => self.runtime.block_on(servers.ready()),
             _ => {}
         }
+        self.failed_over();
         self.begins(fault, None);
         match &stage.servers {
             Servers::None => unreachable!("it has none"),
@@ -144,8 +165,40 @@ impl Nemesis<'_> {
             Servers::Etcd(servers) => self.etcd(servers, fault),
             Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault),
         }
+        self.led = (self.leaders(), now());
         self.heals(fault, None);
         Ok(())
+    }
+
+    /// Whether another server leads than after the last fault, as where a machine stands still for
+    /// seconds. That is written down as the fail-over that it is, and is over now.
+    pub(crate) fn failed_over(&mut self) -> bool {
+        let leaders = self.leaders();
+        if leaders == self.led.0 {
+            return false;
+        }
+        if let Servers::Sentinel(servers) = &self.stage.servers
+            && self.stage.backend == Backend::SentinelAcked
+        {
+            // Without a replica nothing is granted.
+            self.runtime.block_on(servers.reconnect_replicas());
+        }
+        let name = Fault::FailOver.name().to_owned();
+        let process = None;
+        let since = self.led.1;
+        self.rigs.note_at(since, What::Fault { name, process });
+        self.heals(Fault::FailOver, None);
+        self.led = (leaders, now());
+        true
+    }
+
+    /// By the ports that they announce, where others may take over.
+    fn leaders(&self) -> Vec<u16> {
+        match &self.stage.servers {
+            Servers::Sentinel(servers) => vec![self.runtime.block_on(servers.leader())],
+            Servers::Cluster(servers) => self.runtime.block_on(servers.leaders()),
+            _ => Vec::new(),
+        }
     }
 
     /// The place of a process that holds, or of any. It has just begun, so that what lasts for a

@@ -79,21 +79,20 @@ impl Nemesis<'_> {
     }
 
     pub(super) fn sentinel(&mut self, servers: &SentinelServers, fault: Fault) {
-        let old = servers.master();
         match fault {
-            Fault::KillConnections => self.kill_connections(&[old]),
+            Fault::KillConnections => self.kill_connections(&[servers.master()]),
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas();
                     // Of this one no replica knows.
                     self.rigs.at_work(HELD_LONG, now());
                 }
-                servers.kill_master();
+                let old = servers.kill_master();
                 self.runtime.block_on(servers.switched_from(old));
                 old.restart();
             }
             Fault::StopServer => {
-                servers.pause_master();
+                let old = servers.pause_master();
                 self.runtime.block_on(servers.switched_from(old));
                 old.resume();
             }
@@ -102,7 +101,7 @@ impl Nemesis<'_> {
             }
             Fault::CutServers | Fault::Split => {
                 let beside = self.beside(fault, None);
-                servers.cut_off_master(beside.id.as_slice());
+                let old = servers.cut_off_master(beside.id.as_slice());
                 self.runtime.block_on(servers.switched_from(old));
                 self.pause_between(0.0, 0.5);
                 servers.mend();

@@ -98,7 +98,12 @@ impl Rigs {
 
     /// Writes down what the harness does.
     pub(crate) fn note(&mut self, what: What) {
-        self.events.push(Event { at: now(), what });
+        self.note_at(now(), what);
+    }
+
+    /// The same, of what is known later.
+    pub(crate) fn note_at(&mut self, at: Nanos, what: What) {
+        self.events.push(Event { at, what });
     }
 
     pub(crate) fn number_at(&self, place: usize) -> Option<u32> {

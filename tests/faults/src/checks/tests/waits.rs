@@ -85,6 +85,28 @@ fn who_did_not_stay_connected_may_lose_its_place() {
         .fails(&[Kind::Overtaken]);
 }
 
+/// Servers that hang answer in any order: one whom no fault covers is told.
+#[test]
+fn servers_that_hung_make_no_order() {
+    let told = |at: u64| {
+        let (name, why) = ((4, 0), "backend_unavailable".to_owned());
+        overtaken(C, 150)
+            .call(90, name, 5000)
+            .at(at, What::Refused { id: id(name), why })
+    };
+    let excluded = |script: Script| script.passes().figures.overtaken_excluded;
+    assert_eq!(excluded(told(300)), 1);
+    assert_eq!(excluded(told(570)), 1);
+    told(95).fails(&[Kind::Overtaken]);
+    told(590).fails(&[Kind::Overtaken]);
+    // It is the fault that it was told of, or its own end.
+    told(300).fault(Some(4), 200, 260).fails(&[Kind::Overtaken]);
+    told(300).stopped(4, 200, 260).fails(&[Kind::Overtaken]);
+    told(300)
+        .at(280, What::Drains { process: 4 })
+        .fails(&[Kind::Overtaken]);
+}
+
 /// Nobody knows in which order they arrived when the machine stood still in between.
 #[test]
 fn a_machine_that_stood_still_makes_no_order() {
