@@ -2,14 +2,18 @@
 
 use std::{
     fs,
+    io::Write as _,
     net::{Ipv4Addr, TcpListener, TcpStream},
-    os::fd::AsRawFd,
-    process::Command,
+    os::{fd::AsRawFd, unix::process::ExitStatusExt as _},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::servers::{ForeignClient, RedisServer, Reply, TcpProxy, resp::Client, sockets};
+use crate::servers::{
+    ForeignClient, RedisServer, Reply, TcpProxy, heir::HEIR, resp::Client, scratch::ScratchDir,
+    sockets,
+};
 
 const OK: &str = "OK";
 
@@ -32,6 +36,36 @@ fn a_server_is_its_own_and_restarts_with_or_without_data() {
     left.sort();
     assert_eq!(left, ["p:x", "{p:x}:q"]);
     assert!(matches!(server.try_command(&["NONSENSE"]), Reply::Error(_)));
+}
+
+/// Who has ended is not ended once more: its pid may be another's by then.
+#[test]
+fn the_heir_ends_those_who_are_left_and_nobody_else() {
+    let dir = ScratchDir::new();
+    let mut processes = [0; 4].map(|_| {
+        let spawned = Command::new("sleep").arg("60").spawn();
+        spawned.expect("sleep is part of every system")
+    });
+    let pids = processes.each_ref().map(Child::id);
+    let mut sh = Command::new("sh");
+    let heir = sh.args(["-c", HEIR]).stdin(Stdio::piped()).spawn();
+    let mut heir = heir.expect("sh is part of every system");
+    let [a, b, c, d] = pids;
+    let told = format!("+ {a}\n+ {b}\n- {a}\n- {a}\n- {b}\n+ {c}\n+ {d}\n- {c}\n- 1{d}\n");
+    let mut stdin = heir.stdin.take().expect("it is piped");
+    let inherits = format!("{told}+ {}\n", dir.path().display());
+    stdin.write_all(inherits.as_bytes()).expect("it reads");
+    drop(stdin);
+    heir.wait().expect("it ends");
+    // Those who are well end by this, and not before.
+    let ended = processes.each_mut().map(|process| {
+        let terminated = Command::new("kill").arg(process.id().to_string()).status();
+        assert!(terminated.is_ok_and(|status| status.success()));
+        process.wait().expect("it ends").signal()
+    });
+    let [term, kill] = [Some(15), Some(9)];
+    assert_eq!(ended, [term, term, term, kill]);
+    assert!(!dir.path().exists());
 }
 
 #[test]

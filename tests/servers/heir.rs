@@ -11,13 +11,13 @@ use std::{
 /// Is told `+` and `-` with a pid or a directory, and when its standard input ends, which is when we
 /// are gone, ends the processes and removes the directories that are left. What ends us from a
 /// terminal reaches it too.
-const HEIR: &str = r#"
+pub const HEIR: &str = r#"
 trap '' HUP INT TERM
 left=' '
 while read -r what which; do
     case $what in
     +) left="$left$which " ;;
-    -) left="${left%% "$which" *} ${left#* "$which" }" ;;
+    -) case $left in *" $which "*) left="${left%% "$which" *} ${left#* "$which" }" ;; esac ;;
     esac
 done
 for one in $left; do

@@ -22,7 +22,7 @@ pub mod etcd;
 pub mod etcd_operator;
 pub mod foreign;
 pub mod front;
-mod heir;
+pub mod heir;
 pub mod jute;
 pub mod partition;
 pub mod patience;

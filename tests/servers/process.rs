@@ -2,8 +2,8 @@
 
 use std::{
     collections::VecDeque,
-    io::{BufRead, BufReader, ErrorKind, Write},
-    process::{Child, ChildStdin, Command, Stdio},
+    io::{self, BufRead, BufReader, ErrorKind, Write},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -31,6 +31,8 @@ pub struct Process {
     lines: Mutex<Receiver<String>>,
     last: Arc<Mutex<VecDeque<String>>>,
     paused: AtomicBool,
+    /// Waited for: its pid may be another's by now.
+    gone: bool,
 }
 
 impl Process {
@@ -74,6 +76,7 @@ impl Process {
             lines: Mutex::new(lines),
             last,
             paused: AtomicBool::new(false),
+            gone: false,
         }
     }
 
@@ -120,8 +123,9 @@ impl Process {
         Vec::from(self.last.lock().unwrap().clone()).join("\n")
     }
 
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    pub fn is_running(&self) -> bool {
+        let now = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !self.gone && matches!(waitid(self.pid(), now), Ok(None))
     }
 
     pub fn is_paused(&self) -> bool {
@@ -130,15 +134,29 @@ impl Process {
 
     /// SIGKILL; returns when it has ended.
     pub fn kill(&mut self) {
+        if self.gone {
+            return;
+        }
         // It may have ended by itself. A stopped process is killed too.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.reap();
+    }
+
+    /// The heir knows of it for as long as the pid is its own.
+    fn reap(&mut self) -> io::Result<ExitStatus> {
+        let _ = waitid(self.pid(), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         heir::loses(self.child.id());
+        self.gone = true;
+        self.child.wait()
+    }
+
+    fn pid(&self) -> WaitId<'static> {
+        WaitId::Pid(Pid::from_child(&self.child))
     }
 
     /// Waits until it has ended by itself; whether with success.
     pub fn wait(mut self) -> bool {
-        self.child.wait().is_ok_and(|status| status.success())
+        self.reap().is_ok_and(|status| status.success())
     }
 
     /// SIGTERM: asks it to end.

@@ -259,8 +259,8 @@ impl RedisServer {
 
     /// Whether it is neither down nor paused.
     pub fn runs(&self) -> bool {
-        let mut process = self.process.lock().unwrap();
-        (process.as_mut()).is_some_and(|process| process.is_running() && !process.is_paused())
+        let process = self.process.lock().unwrap();
+        (process.as_ref()).is_some_and(|process| process.is_running() && !process.is_paused())
     }
 
     /// A new control connection, as the default user.

@@ -406,8 +406,8 @@ impl Sentinel {
     }
 
     fn runs(&self) -> bool {
-        let mut process = self.process.lock().unwrap();
-        process.as_mut().is_some_and(Process::is_running)
+        let process = self.process.lock().unwrap();
+        process.as_ref().is_some_and(Process::is_running)
     }
 
     fn ask(&self, command: &[&str]) -> Option<Reply> {

@@ -137,7 +137,7 @@ impl ZooKeeperServer {
             .args(["-cp", &JARS.join(":")])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(&file);
-        let mut process = Process::spawn(&mut command, REMEDY);
+        let process = Process::spawn(&mut command, REMEDY);
         let begun = Instant::now();
         // Its port is open soon; it serves when there is a majority.
         while TcpStream::connect(self.address()).is_err() {

@@ -43,10 +43,10 @@ impl Beside {
 
 /// Who brings the faults of a run, in an order that its seed decides.
 pub(crate) struct Nemesis<'a> {
-    pub(crate) stage: &'a Stage,
-    pub(crate) rigs: &'a mut Rigs,
-    pub(crate) rng: fastrand::Rng,
-    pub(crate) runtime: &'a tokio::runtime::Runtime,
+    stage: &'a Stage,
+    rigs: &'a mut Rigs,
+    rng: fastrand::Rng,
+    runtime: &'a tokio::runtime::Runtime,
     /// How often it did so.
     pub(crate) round: u32,
     /// Who led the servers when the last fault was over, and when that was.
