@@ -360,11 +360,14 @@ async fn single_flight(locks: &LockManager, head: &Head, answer: &Answer) {
 /// Lists without quotes are simple to read.
 fn names(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter();
-    let text = values
-        .filter_map(|value| value.to_str().ok())
-        .filter(|text| !text.contains('"'));
-    let all = text.flat_map(|text| text.split(','));
-    all.map(|one| one.trim().to_ascii_lowercase()).collect()
+    // What is no text is no name that is known, and those beside it count.
+    let text = values.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let all = text.filter(|text| !text.contains('"')).flat_map(|text| {
+        let names = text.split(',');
+        let names = names.map(|one| one.trim().to_ascii_lowercase());
+        names.collect::<Vec<_>>()
+    });
+    all.collect()
 }
 
 fn may_be_shared(head: &Head, answer: &Answer) -> bool {
