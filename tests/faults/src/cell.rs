@@ -25,6 +25,9 @@ const PROCESSES: usize = 3;
 /// How many faults a short run of any of them brings.
 const ANY: u32 = 3;
 
+/// How many faults a short run of a broken lock brings.
+const CONTROL: u32 = 3;
+
 /// How long the load runs before anything happens.
 const BEFORE: Duration = Duration::from_millis(700);
 
@@ -131,6 +134,18 @@ impl Cell {
         (events, rounds)
     }
 
+    /// How many faults a short run brings.
+    fn rounds(&self) -> u32 {
+        let must_find = !expect::must_find(self.backend, self.fault).is_empty();
+        match self.fault {
+            Fault::Any => ANY,
+            Fault::Calm => 1,
+            // What is broken shows where somebody asks at that moment. After a fail-over somebody does.
+            fault if must_find && !expect::is_fail_over(self.backend, fault) => CONTROL,
+            _ => 1,
+        }
+    }
+
     fn load(&self) -> Load {
         let barges = self.backend == Backend::Barging;
         Load {
@@ -172,7 +187,7 @@ impl Cell {
         loop {
             nemesis.strike(self.fault)?;
             // Those who waited are to be served, and the locks of the dead to be free.
-            let repeats = self.time.is_some() || self.fault == Fault::Any;
+            let repeats = self.time.is_some() || self.rounds() > 1;
             let settles = || thread::sleep(expect::settles(self.backend, self.fault, repeats));
             settles();
             while nemesis.failed_over() {
@@ -180,7 +195,7 @@ impl Cell {
             }
             let over = match self.time {
                 Some(time) => begun.elapsed() >= time,
-                None => nemesis.round >= if self.fault == Fault::Any { ANY } else { 1 },
+                None => nemesis.round >= self.rounds(),
             };
             if over {
                 break;
