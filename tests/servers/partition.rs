@@ -19,11 +19,8 @@ impl SentinelServers {
     /// These clients do not reach its replicas either. To be [mended](Self::mend).
     pub fn cut_off_master(&self, clients: &[u32]) -> &RedisServer {
         let master = self.master();
-        let replicas = self
-            .nodes
-            .iter()
-            .filter(|node| node.port() != master.port());
-        let replicas: Vec<_> = replicas.filter(|replica| replica.runs()).collect();
+        let replicas = self.others(master).filter(|replica| replica.runs());
+        let replicas: Vec<_> = replicas.collect();
         let mut others: Vec<_> = replicas.iter().map(|replica| replica.id()).collect();
         others.extend(self.sentinel_ids());
         // A master goes to nobody by itself.
@@ -63,8 +60,7 @@ impl SentinelServers {
         let up = |node: &RedisServer| node.ask_info("master_link_status").as_deref() == Some("up");
         wait_until("the replicas are in sync", || {
             // They may be about to agree.
-            let master = self.agreed()?.port();
-            let mut replicas = self.nodes.iter().filter(|node| node.port() != master);
+            let mut replicas = self.others(self.agreed()?);
             replicas.all(|node| !node.runs() || up(node)).then_some(())
         })
         .await;
@@ -83,13 +79,7 @@ impl SentinelServers {
         let master = self.master();
         self.nodes.iter().for_each(RedisServer::kill);
         master.restart();
-        for node in self
-            .nodes
-            .iter()
-            .filter(|node| node.port() != master.port())
-        {
-            node.restart();
-        }
+        self.others(master).for_each(RedisServer::restart);
         self.lead_again(master).await;
     }
 

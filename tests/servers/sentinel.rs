@@ -206,14 +206,8 @@ impl SentinelServers {
         let replicas = self.nodes.len() - 1;
         let says =
             |node: &RedisServer, name, what: &str| node.ask_info(name).as_deref() == Some(what);
-        let others = self
-            .nodes
-            .iter()
-            .filter(|node| node.port() != master.port());
         says(master, "connected_slaves", &replicas.to_string())
-            && others
-                .into_iter()
-                .all(|node| says(node, "master_link_status", "up"))
+            && (self.others(master)).all(|node| says(node, "master_link_status", "up"))
             && self.sentinels.iter().all(|sentinel| {
                 let flags = |what, flag| {
                     let Some(Reply::List(them)) = sentinel.ask(&["SENTINEL", what, SERVICE]) else {
@@ -276,8 +270,13 @@ impl SentinelServers {
 
     /// The others.
     pub fn replicas(&self) -> impl Iterator<Item = &RedisServer> {
-        let master = self.master().port();
-        self.nodes.iter().filter(move |node| node.port() != master)
+        self.others(self.master())
+    }
+
+    /// All servers but this one.
+    pub(super) fn others(&self, than: &RedisServer) -> impl Iterator<Item = &RedisServer> {
+        let port = than.port();
+        self.nodes.iter().filter(move |node| node.port() != port)
     }
 
     pub(super) fn agreed(&self) -> Option<&RedisServer> {
