@@ -94,7 +94,7 @@ fn tell(outcome: &Outcome) {
     println!(
         "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
          {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, {} excluded, margin {:?}), \
-         {} overtaken of {} places, recovery {} ms, {} hand-offs within {} ms",
+         {} overtaken and {} handed on of {} places, recovery {} ms, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
         outcome.rounds,
@@ -107,7 +107,8 @@ fn tell(outcome: &Outcome) {
         count(Kind::LossLate),
         figures.losses_excluded,
         figures.smallest_margin.map(|margin| margin / 1_000_000),
-        count(Kind::Overtaken) + count(Kind::HandedOn),
+        count(Kind::Overtaken),
+        count(Kind::HandedOn),
         figures.places,
         figures.longest_recovery / 1_000_000,
         figures.hand_offs,

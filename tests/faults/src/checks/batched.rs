@@ -7,9 +7,11 @@
 //! is a run of holders of one process, in the order of tokens, that is longer than a batch may be,
 //! while another process waited from before its first to after its last.
 //!
-//! Which waiter of a process is its contender nobody knows. So nothing is said where any of them left,
-//! as another one has to queue anew then, or where the process held itself shortly before; a try is
-//! none, where others wait. Slack and exclusions are those of [`Order::Fifo`](super::fifo).
+//! The contender of a process is whoever waits there for the longest. Those who ask at nearly the same
+//! time may be either way around. So nothing is said of a waiter where another one left that was there
+//! before it, or nearly so, as the next one has to queue anew then, or where the process held itself
+//! shortly before; a try is none, where others wait. Slack and exclusions are those of
+//! [`Order::Fifo`](super::fifo).
 
 use std::collections::BTreeMap;
 
@@ -79,21 +81,28 @@ fn passed_over<'h>(
     last: &Held<'_>,
 ) -> Option<&'h Attempt> {
     let (slack, kept) = (view.rules.order_slack, &view.rules.order_kept_under);
+    let own_slack = view.rules.own_order_slack;
     let from = first.at.saturating_sub(slack);
     let left = |attempt: &Attempt| match attempt.outcome {
         Outcome::Refused { at, .. } | Outcome::Cancelled { at } => at,
         Outcome::Granted(_) | Outcome::Unknown => Nanos::MAX,
     };
-    let leaves = |attempt: &Attempt| (from..=last.at).contains(&left(attempt));
+    let leaves = |attempt: &&&Attempt| (from..=last.at).contains(&left(attempt));
+    // Who called after that may have stood behind one that left.
+    let leavers = attempts.iter().filter(leaves).map(|one| one.call);
+    let alone = leavers
+        .min()
+        .map_or(Nanos::MAX, |call| call.saturating_sub(own_slack));
     let holds =
         |held: &Held<'_>| held.id.process == process && held.at <= last.at && from <= held.until;
-    if last.at < first.at || attempts.iter().any(|one| leaves(one)) || key.held.iter().any(holds) {
+    if last.at < first.at || key.held.iter().any(holds) {
         return None;
     }
     let waits = |attempt: &&&'h Attempt| {
         let answered = attempt.grant().map_or(left(attempt), |grant| grant.at);
         let call = attempt.call;
         answered > last.at
+            && call < alone
             && view.course.ran(
                 view.course
                     .reached(process, call, view.rules.reconnects, kept),

@@ -67,6 +67,10 @@ fn what_is_not_too_often() {
     then(left(120), 10).passes();
     then(left(85), 10).passes();
     then(left(70), 10).fails(&[Kind::HandedOn]);
+    // Not one that came after it, and not at nearly the same time.
+    let after = |call| called(in_a_row(6), call, (2, 9)).cancelled(120, (2, 9));
+    then(after(14), 10).passes();
+    then(after(16), 10).fails(&[Kind::HandedOn]);
     // It was cut off, or stopped.
     then(in_a_row(6), 10).fault(Some(2), 20, 30).passes();
     then(in_a_row(6), 10).stopped(2, 120, 130).passes();
