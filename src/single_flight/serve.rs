@@ -20,6 +20,7 @@ use super::{
     landing::Landing,
     settings::{Rebuild, Settings},
     share::{Fresh, How, ask_for_all, give, shared_for, tell},
+    vary::Audience,
 };
 use crate::{
     backend::WaitBound,
@@ -47,8 +48,7 @@ pub(super) struct Visit {
 struct Lead {
     beginning: Box<Beginning>,
     route: Route,
-    /// It said who asks.
-    is_personal: bool,
+    audience: Audience,
     /// Nobody waits for it: a stale response is served meanwhile.
     in_background: bool,
 }
@@ -105,7 +105,7 @@ impl Visit {
                 let lead = Lead {
                     beginning,
                     route: label,
-                    is_personal: vary.is_personal(&parts.headers),
+                    audience: vary.audience(&parts.headers),
                     in_background: false,
                 };
                 let request = Request::from_parts(parts, body);
@@ -121,7 +121,7 @@ impl Visit {
                 // What is made for somebody by name is not for the others. And another executor
                 // answers, and rebuilds nothing.
                 if is_stale
-                    && !vary.is_personal(&parts.headers)
+                    && vary.audience(&parts.headers) == Audience::All
                     && let Some(rebuild) = self.settings.rebuilding.clone().begin(&key)
                     && let Ok(runtime) = Handle::try_current()
                 {
@@ -151,7 +151,7 @@ impl Visit {
         let lead = Lead {
             beginning: Box::new(beginning),
             route: label,
-            is_personal: false,
+            audience: Audience::All,
             in_background: true,
         };
         let mut leading = pin!(self.lead(lead, inner, Request::from_parts(parts, body)));
@@ -286,7 +286,7 @@ impl Visit {
         R::Error: Into<BoxError>,
     {
         let Settings { policy, vary, .. } = &*self.settings;
-        let fresh = shared_for(policy, vary, lead.is_personal, head);
+        let fresh = shared_for(policy, vary, lead.audience, head);
         let Some(fresh) = fresh.filter(|_| landing == Landing::Done) else {
             return (ResponseBody::inner(body), None, landing);
         };

@@ -11,7 +11,12 @@ use http::{
     response,
 };
 
-use super::{cache_control::CacheControl, kept::Shared, policy::SingleFlightPolicy, vary::VaryBy};
+use super::{
+    cache_control::CacheControl,
+    kept::Shared,
+    policy::SingleFlightPolicy,
+    vary::{Audience, VaryBy},
+};
 use crate::{
     replay::is_event_stream,
     web::{ResponseBody, Rest},
@@ -38,11 +43,10 @@ impl Fresh {
 }
 
 /// For how long others may have this response; `None` if it is for its own client alone.
-/// `is_personal`: its request said who asks, or that nothing is to be kept.
 pub(super) fn shared_for(
     policy: &SingleFlightPolicy,
     vary: &VaryBy,
-    is_personal: bool,
+    audience: Audience,
     head: &response::Parts,
 ) -> Option<Fresh> {
     let ttl = policy.shared_for()?;
@@ -51,9 +55,14 @@ pub(super) fn shared_for(
         200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414
     );
     let control = CacheControl::of(&head.headers);
+    let is_for_all = match audience {
+        Audience::All => true,
+        Audience::AllIfSaid => control.is_for_all,
+        Audience::Client => false,
+    };
     if !is_whole
+        || !is_for_all
         || control.forbids
-        || (is_personal && !control.is_for_all)
         || head.headers.contains_key(SET_COOKIE)
         || !vary.covers(&head.headers)
         || is_event_stream(head)
@@ -141,7 +150,7 @@ mod tests {
     fn judged(
         status: u16,
         headers: &[(&'static str, &'static str)],
-        is_personal: bool,
+        audience: Audience,
     ) -> Option<Duration> {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
@@ -152,16 +161,16 @@ mod tests {
         let policy = SingleFlightPolicy::new().share_response(MINUTE);
         let vary = VaryBy::new(vec![http::header::ACCEPT]);
         let head = response.into_parts().0;
-        shared_for(&policy, &vary, is_personal, &head).map(|fresh| fresh.left)
+        shared_for(&policy, &vary, audience, &head).map(|fresh| fresh.left)
     }
 
     #[test]
     fn whole_responses_are_shared() {
         for status in [200, 203, 204, 301, 404, 410] {
-            assert_eq!(judged(status, &[], false), Some(MINUTE), "{status}");
+            assert_eq!(judged(status, &[], Audience::All), Some(MINUTE), "{status}");
         }
         for status in [201, 202, 206, 302, 304, 400, 401, 500] {
-            assert_eq!(judged(status, &[], false), None, "{status}");
+            assert_eq!(judged(status, &[], Audience::All), None, "{status}");
         }
     }
 
@@ -179,17 +188,24 @@ mod tests {
             ("vary", "*"),
             ("content-type", "text/event-stream; charset=utf-8"),
         ] {
-            assert_eq!(judged(200, &[header], false), None, "{header:?}");
+            assert_eq!(judged(200, &[header], Audience::All), None, "{header:?}");
         }
-        assert_eq!(judged(200, &[("vary", "Accept")], false), Some(MINUTE));
+        assert_eq!(
+            judged(200, &[("vary", "Accept")], Audience::All),
+            Some(MINUTE)
+        );
     }
 
     #[test]
     fn what_is_asked_by_name_is_shared_only_if_it_says_so() {
-        assert_eq!(judged(200, &[], true), None);
-        assert_eq!(judged(200, &[("cache-control", "max-age=60")], true), None);
+        let named = |headers: &[_]| judged(200, headers, Audience::AllIfSaid);
+        assert_eq!(named(&[]), None);
+        assert_eq!(named(&[("cache-control", "max-age=60")]), None);
         for value in ["public", "s-maxage=60"] {
-            assert_eq!(judged(200, &[("cache-control", value)], true), Some(MINUTE));
+            let said = [("cache-control", value)];
+            assert_eq!(named(&said), Some(MINUTE));
+            // Of an exchange of which nothing is to be kept.
+            assert_eq!(judged(200, &said, Audience::Client), None);
         }
     }
 
@@ -197,14 +213,14 @@ mod tests {
     fn a_response_is_fresh_for_less_if_it_says_so() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(
-            judged(200, &[("cache-control", "max-age=5")], false),
+            judged(200, &[("cache-control", "max-age=5")], Audience::All),
             seconds(5)
         );
         assert_eq!(
-            judged(200, &[("cache-control", "max-age=500")], false),
+            judged(200, &[("cache-control", "max-age=500")], Audience::All),
             Some(MINUTE)
         );
         let aged = [("cache-control", "max-age=50"), ("age", "20")];
-        assert_eq!(judged(200, &aged, false), seconds(30));
+        assert_eq!(judged(200, &aged, Audience::All), seconds(30));
     }
 }

@@ -72,13 +72,28 @@ impl VaryBy {
             .all(|name| HeaderName::from_bytes(name).is_ok_and(|name| self.has(&name)))
     }
 
-    /// Whether a request says who it is from, by what the key does not tell apart, or that nothing of
-    /// it is to be kept.
-    pub(super) fn is_personal(&self, request: &HeaderMap) -> bool {
+    /// Whom the response to a request may be for.
+    pub(super) fn audience(&self, request: &HeaderMap) -> Audience {
         let mut credentials = [AUTHORIZATION, COOKIE].into_iter();
-        credentials.any(|name| request.contains_key(&name) && !self.has(&name))
-            || wants_no_store(request)
+        if wants_no_store(request) {
+            Audience::Client
+        } else if credentials.any(|name| request.contains_key(&name) && !self.has(&name)) {
+            Audience::AllIfSaid
+        } else {
+            Audience::All
+        }
     }
+}
+
+/// Whom a response may be for, as far as its request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Audience {
+    All,
+    /// The request said who it is from, by what the key does not tell apart: all if the response
+    /// says so (RFC 9111, section 3.5).
+    AllIfSaid,
+    /// Nothing of the exchange is to be kept, whatever the response says (section 5.2.1.5).
+    Client,
 }
 
 /// What is hashed, so that no two different sequences are the same bytes.
@@ -228,11 +243,22 @@ mod tests {
     #[test]
     fn who_asks_is_personal_unless_the_key_says_it() {
         let with_token = map(&[("authorization", "x")]);
-        assert!(vary(&[]).is_personal(&with_token));
-        assert!(!vary(&["authorization"]).is_personal(&with_token));
-        assert!(vary(&["authorization"]).is_personal(&map(&[("cookie", "x")])));
-        assert!(!vary(&[]).is_personal(&map(&[("accept", "x")])));
-        assert!(vary(&[]).is_personal(&map(&[("cache-control", "no-store")])));
+        let audience = |names: &[&'static str], headers: &HeaderMap| vary(names).audience(headers);
+        assert_eq!(audience(&[], &with_token), Audience::AllIfSaid);
+        assert_eq!(audience(&["authorization"], &with_token), Audience::All);
+        let with_cookie = map(&[("cookie", "x")]);
+        assert_eq!(
+            audience(&["authorization"], &with_cookie),
+            Audience::AllIfSaid
+        );
+        assert_eq!(audience(&[], &map(&[("accept", "x")])), Audience::All);
+        let no_store = ("cache-control", "max-age=0, No-Store");
+        let with_both = map(&[no_store, ("authorization", "x")]);
+        for headers in [map(&[no_store]), with_both] {
+            for names in [&[][..], &["authorization", "cache-control"]] {
+                assert_eq!(audience(names, &headers), Audience::Client);
+            }
+        }
     }
 
     proptest! {

@@ -27,6 +27,9 @@ const MEMORY: u64 = 3 << 29;
 /// The longest input.
 const LONGEST: usize = 512;
 
+/// So many beside the corpus, however slow the machine is.
+const LEAST: usize = 50;
+
 /// One entry and how much of it is run.
 pub(crate) struct Runner {
     entry: Entry,
@@ -109,7 +112,7 @@ impl Runner {
             // All of the corpus, whatever that takes.
             let enough = match self.runs {
                 Some(runs) => number >= self.corpus.len() + runs,
-                None => number >= self.corpus.len() && begun.elapsed() >= self.time,
+                None => number >= self.corpus.len() + LEAST && begun.elapsed() >= self.time,
             };
             if enough || !lock(failed).is_empty() {
                 next.fetch_sub(1, Ordering::Relaxed);

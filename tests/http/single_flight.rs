@@ -663,6 +663,17 @@ async fn what_is_for_one_client_is_not_shared(on: On) {
             assert_eq!(got.cache_status(), "tower-lock; fwd=miss");
         }
     }
+    // Of which nothing is to be kept, even if it is for all.
+    let headers = [
+        (header::CACHE_CONTROL, "no-store"),
+        (x_answer.clone(), "cache-control: public"),
+    ];
+    for _ in 0..2 {
+        expected += 1;
+        let got = ask(app.clone(), "nothing", &headers).await;
+        assert_eq!(got.body, expected.to_string());
+        assert_eq!(got.cache_status(), "tower-lock; fwd=miss");
+    }
     // With a name, but for all; and what varies by what the key tells apart.
     for (id, headers) in [
         vec![

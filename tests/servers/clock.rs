@@ -1,7 +1,7 @@
 //! A wall clock of a server's own, which a test sets while the server runs.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     os::unix::fs::FileExt as _,
     path::PathBuf,
     process::Command,
@@ -30,7 +30,9 @@ impl Clock {
             .status();
         let built = built.unwrap_or_else(|error| panic!("cc: {error}: scripts/test installs it"));
         assert!(built.success(), "the clock does not compile");
-        let offset = File::create_new(dir.path().join("offset")).unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let offset = options.open(dir.path().join("offset")).unwrap();
         offset.set_len(4096).unwrap();
         Self { dir, offset }
     }
@@ -54,5 +56,12 @@ impl Clock {
 
     fn set(&self, nanos: i64) {
         self.offset.write_all_at(&nanos.to_le_bytes(), 0).unwrap();
+    }
+
+    /// Whether a process has asked for the time since it was set, and got it from here.
+    pub fn was_read(&self) -> bool {
+        let mut words = [0; 16];
+        self.offset.read_exact_at(&mut words, 0).unwrap();
+        words[..8] == words[8..]
     }
 }

@@ -41,14 +41,30 @@ impl Etcd {
     /// Cuts a member off from all others, in silence, and waits until these have a leader among
     /// them; clients still reach all.
     pub fn cut_off(&self, member: usize) {
+        self.part_from(member, TcpProxy::cut, TcpProxy::cut);
+    }
+
+    /// Lets nothing of what a member sends reach the others, in silence; what they send arrives. Returns
+    /// once they have a leader. To be [mended](Self::mend).
+    pub fn mute(&self, member: usize) {
+        self.part_from(member, TcpProxy::cut_down, TcpProxy::cut_up);
+    }
+
+    /// Every two of them have connections that either of them began: what is done to those to this
+    /// member, and to those that it began.
+    fn part_from(
+        &self,
+        member: usize,
+        to_it: fn(&TcpProxy, &[u32]),
+        from_it: fn(&TcpProxy, &[u32]),
+    ) {
         let status = self.status(member);
         let id = status_field(&status, "MemberID").expect("a member has a number");
         let others = || (0..self.members.len()).filter(|&other| other != member);
         let process = |n| self.with_process(n, Process::id);
-        // Every two of them have connections that either of them began.
-        self.link(member)
-            .cut(&others().map(process).collect::<Vec<_>>());
-        others().for_each(|other| self.link(other).cut(&[process(member)]));
+        let ids: Vec<_> = others().map(process).collect();
+        to_it(self.link(member), &ids);
+        others().for_each(|other| from_it(self.link(other), &[process(member)]));
         block_until("the others have a leader", || {
             let status = self.status(others().next()?);
             let leader = status_field(&status, "Leader")?;

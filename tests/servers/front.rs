@@ -48,6 +48,18 @@ impl Front {
         self.bus.iter().for_each(|bus| bus.cut(processes));
     }
 
+    /// Lets nothing pass to the server from these processes, on what they began.
+    pub(super) fn cut_up(&self, processes: &[u32]) {
+        self.server.cut_up(processes);
+        self.bus.iter().for_each(|bus| bus.cut_up(processes));
+    }
+
+    /// Lets nothing pass from the server to these processes, on what they began.
+    pub(super) fn cut_down(&self, processes: &[u32]) {
+        self.server.cut_down(processes);
+        self.bus.iter().for_each(|bus| bus.cut_down(processes));
+    }
+
     /// Ends every fault, for everybody.
     pub(super) fn mend(&self) {
         self.server.mend();

@@ -19,16 +19,26 @@ impl SentinelServers {
     /// These clients do not reach its replicas either. To be [mended](Self::mend).
     pub fn cut_off_master(&self, clients: &[u32]) -> &RedisServer {
         let master = self.master();
-        let replicas = self.others(master).filter(|replica| replica.runs());
-        let replicas: Vec<_> = replicas.collect();
-        let mut others: Vec<_> = replicas.iter().map(|replica| replica.id()).collect();
-        others.extend(self.sentinel_ids());
-        // A master goes to nobody by itself.
-        front(master).cut(&others);
-        for replica in replicas {
+        front(master).cut(&self.ids_beside(master));
+        for replica in self.others(master).filter(|replica| replica.runs()) {
             front(replica).cut(clients);
         }
         master
+    }
+
+    /// Lets nothing of what the master sends reach its replicas and the sentinels, in silence; what they
+    /// send arrives. To be [mended](Self::mend).
+    pub fn mute_master(&self) -> &RedisServer {
+        let master = self.master();
+        front(master).cut_down(&self.ids_beside(master));
+        master
+    }
+
+    /// The processes that come to the master. It goes to nobody by itself.
+    fn ids_beside(&self, master: &RedisServer) -> Vec<u32> {
+        let replicas = self.others(master).filter(|replica| replica.runs());
+        let replicas = replicas.map(RedisServer::id);
+        replicas.chain(self.sentinel_ids()).collect()
     }
 
     /// Lets everything pass again.
@@ -96,17 +106,32 @@ impl ClusterServers {
     /// Cuts a node off from all others, in silence. These clients do not reach the others either. It
     /// does not count as one that runs until it is [mended](Self::mend).
     pub fn cut_off(&self, n: usize, clients: &[u32]) {
-        let others = self.nodes.iter().enumerate();
-        let others: Vec<_> = others
-            .filter(|(other, node)| *other != n && node.runs())
-            .collect();
-        *self.cut.lock().unwrap() = Some(n);
-        let ids: Vec<_> = others.iter().map(|(_, node)| node.id()).collect();
+        let others = self.leave_out(n);
+        let ids: Vec<_> = others.iter().map(|node| node.id()).collect();
         front(&self.nodes[n]).cut(&ids);
         let here = [&[self.nodes[n].id()], clients].concat();
-        for (_, other) in others {
+        for other in others {
             front(other).cut(&here);
         }
+    }
+
+    /// Lets nothing of what a node sends reach the others, in silence; what they send arrives. It does
+    /// not count as one that runs until it is [mended](Self::mend).
+    pub fn mute(&self, n: usize) {
+        let others = self.leave_out(n);
+        let ids: Vec<_> = others.iter().map(|node| node.id()).collect();
+        front(&self.nodes[n]).cut_down(&ids);
+        for other in others {
+            front(other).cut_up(&[self.nodes[n].id()]);
+        }
+    }
+
+    /// The others that run; this one counts as none of them from now on.
+    fn leave_out(&self, n: usize) -> Vec<&RedisServer> {
+        *self.cut.lock().unwrap() = Some(n);
+        let others = self.nodes.iter().enumerate();
+        let others = others.filter(|(other, node)| *other != n && node.runs());
+        others.map(|(_, node)| node).collect()
     }
 
     /// Lets everything pass again.

@@ -165,6 +165,18 @@ impl TcpProxy {
         self.black_hole();
     }
 
+    /// Lets nothing pass from these processes to the server, in silence.
+    pub fn cut_up(&self, processes: &[u32]) {
+        self.aim_at(processes);
+        self.drop_up();
+    }
+
+    /// Lets nothing pass from the server to these processes, in silence.
+    pub fn cut_down(&self, processes: &[u32]) {
+        self.aim_at(processes);
+        self.drop_down();
+    }
+
     /// Ends every fault, for everybody. Connections that lost something are reset: they would stay
     /// silent.
     pub fn mend(&self) {

@@ -451,6 +451,14 @@ impl Ensemble {
         }
     }
 
+    /// Lets nothing of what the first one sends reach the second, in silence; the other way is open.
+    pub fn mute(&self, one: usize, other: usize) {
+        self.links[&(one, other)].iter().for_each(TcpProxy::drop_up);
+        self.links[&(other, one)]
+            .iter()
+            .for_each(TcpProxy::drop_down);
+    }
+
     /// Mends what was cut: it is opened anew.
     pub fn mend(&self, one: usize, other: usize) {
         for way in [(one, other), (other, one)] {

@@ -15,7 +15,7 @@ usage: scripts/faults [OPTIONS]
   --table FILE              writes the table into this file, between its markers
   --list                    says which fault applies where, and why not
 
-Each run prints its seed. The history of a run with findings is kept in target/faults/.";
+The seed is printed. The history of a run with findings is kept in target/faults/.";
 
 #[derive(Debug)]
 pub(crate) struct Args {

@@ -51,11 +51,20 @@ pub(crate) struct Outcome {
     pub(crate) found: Found,
     /// How often the fault was brought.
     pub(crate) rounds: u32,
+    /// How often another server took over by itself.
+    pub(crate) unasked: u32,
     /// What should not be so, each in a line. None of them is what the table of expectations has.
     pub(crate) wrong: Vec<String>,
     /// Where the history is, if something is wrong.
     pub(crate) kept: Option<PathBuf>,
     pub(crate) took: Duration,
+}
+
+/// How often anything was.
+#[derive(Default)]
+struct Brought {
+    rounds: u32,
+    unasked: u32,
 }
 
 impl Cell {
@@ -67,7 +76,7 @@ impl Cell {
         let begun = Instant::now();
         let mut wrong = Vec::new();
         let mut logs = String::new();
-        let (events, rounds) = self.play(&mut wrong, &mut logs);
+        let (events, Brought { rounds, unasked }) = self.play(&mut wrong, &mut logs);
         let found = match History::of(events.clone()) {
             Ok(history) => {
                 let found = checks::check(&history, &expect::rules(self.backend, self.fault));
@@ -84,6 +93,7 @@ impl Cell {
             cell: self,
             found,
             rounds,
+            unasked,
             wrong,
             kept,
             took: begun.elapsed(),
@@ -91,14 +101,14 @@ impl Cell {
     }
 
     /// What happens. What the harness itself sees goes to `wrong`, what servers said to `logs`.
-    fn play(&self, wrong: &mut Vec<String>, logs: &mut String) -> (Vec<Event>, u32) {
+    fn play(&self, wrong: &mut Vec<String>, logs: &mut String) -> (Vec<Event>, Brought) {
         let places = if self.backend.is_shared() {
             PROCESSES
         } else {
             1
         };
         let mut rigs = Rigs::new(self.load(), places, self.seed);
-        let mut rounds = 0;
+        let mut brought = Brought::default();
         // What starts servers panics where it cannot: one run fails, not all, and what happened
         // until then is kept.
         let played = catch_unwind(AssertUnwindSafe(|| {
@@ -108,12 +118,12 @@ impl Cell {
                     ttl: expect::ttl(self.backend, self.fault),
                     fail_over: expect::fails_over(self.backend, self.fault),
                     server_clocks: matches!(self.fault, Fault::ServerClock | Fault::MajorityClock),
-                    durable: matches!(self.fault, Fault::KillAll | Fault::Any),
-                    client_clock: self.fault == Fault::ClientClock,
+                    durable: matches!(self.fault, Fault::KillAll | Fault::DiskFull | Fault::Any),
+                    client_clocks: self.fault == Fault::ClientClock,
                     places,
                 },
             );
-            let acted = self.act(&stage, &mut rigs, &mut rounds, wrong);
+            let acted = self.act(&stage, &mut rigs, &mut brought, wrong);
             *logs = stage.logs();
             acted
         }));
@@ -131,7 +141,7 @@ impl Cell {
             wrong.push(error);
             Vec::new()
         });
-        (events, rounds)
+        (events, brought)
     }
 
     /// How many faults a short run brings.
@@ -173,7 +183,7 @@ impl Cell {
         &self,
         stage: &Stage,
         rigs: &mut Rigs,
-        rounds: &mut u32,
+        brought: &mut Brought,
         wrong: &mut Vec<String>,
     ) -> Result<(), String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -201,7 +211,10 @@ impl Cell {
                 break;
             }
         }
-        *rounds = nemesis.round;
+        *brought = Brought {
+            rounds: nemesis.round,
+            unasked: nemesis.unasked,
+        };
         wrong.extend(rigs.rest()?);
         // While the processes live: what they renew for nobody would be gone with them.
         wrong.extend(left_over(stage));

@@ -39,6 +39,24 @@ const UNFENCED: &[Kind] = &[
     Kind::Overtaken,
     Kind::Overdue,
     Kind::SlowRecovery,
+    Kind::NotServed,
+    Kind::SlowHandOff,
+    Kind::NotLinearizable,
+];
+
+/// The same, and what a counter that is lost brings.
+const UNCOUNTED: &[Kind] = &[
+    Kind::DoubleHold,
+    Kind::TokenInversion,
+    Kind::TokenRepeat,
+    Kind::Corrupt,
+    Kind::LostUpdate,
+    Kind::WrongRefusal,
+    Kind::LossLate,
+    Kind::Overtaken,
+    Kind::Overdue,
+    Kind::SlowRecovery,
+    Kind::NotServed,
     Kind::SlowHandOff,
     Kind::NotLinearizable,
 ];
@@ -51,7 +69,7 @@ pub(crate) fn allowed(backend: Backend, fault: Fault) -> (&'static [Kind], &'sta
     match (backend, fault) {
         (B::Barging, _) => (&[Kind::Overtaken, Kind::HandedOn], "nobody keeps its queue"),
         (backend, F::Calm) if backend.is_control() => (&[], ""),
-        (B::NaiveCounter, _) => (&Kind::ALL, "a counter is no fencing token"),
+        (B::NaiveCounter, _) => (UNCOUNTED, "a counter is no fencing token"),
         (backend, _) if backend.is_control() => (UNFENCED, "it is broken; its tokens are not"),
         (B::Redis, F::Empty | F::Any) => (FORGETS, "lost data ends exclusion"),
         (B::Sentinel | B::Cluster, F::Empty) | (B::SentinelAcked, F::Empty | F::Any) => {
@@ -103,6 +121,7 @@ pub(crate) fn is_fail_over(backend: Backend, fault: Fault) -> bool {
                 | Fault::UnreplicatedFailOver
                 | Fault::CutServers
                 | Fault::Split
+                | Fault::MuteLeader
         )
 }
 
@@ -116,7 +135,8 @@ pub(crate) fn meets_holders(backend: Backend, fault: Fault) -> bool {
     backend.is_naive()
         || is_fail_over(backend, fault)
         || fault.is_of_one_process()
-        || fault == Fault::Split
+        || fault.may_forget()
+        || matches!(fault, Fault::ServerClock | Fault::MajorityClock)
 }
 
 /// The lease of all locks of a run.
@@ -148,15 +168,32 @@ pub(crate) fn long_hold(backend: Backend, fault: Fault) -> f32 {
 /// How long after a fault the load goes on: so long that who is never served is seen. At the end
 /// those who wait then go on waiting; where another fault follows, they have to have had their time.
 pub(crate) fn settles(backend: Backend, fault: Fault, repeats: bool) -> Duration {
-    let bound = Duration::from_nanos(rules(backend, fault).recovery);
+    let rules = rules(backend, fault);
+    let bound = Duration::from_nanos(rules.recovery);
+    // And each process is to ask once it can be connected again.
+    let reconnected = Duration::from_nanos(rules.reconnects) + Duration::from_millis(700);
     match fault {
         // A machine that is as busy as that recovers when it is over.
         Fault::Storm => LATE,
         // There is nothing to recover from.
         Fault::Calm | Fault::Cancel => LATE,
         _ if repeats => bound + Duration::from_millis(500),
-        _ => (bound + Duration::from_secs(1)).saturating_sub(rig::PATIENT),
+        _ => {
+            let bound = (bound + Duration::from_secs(1)).saturating_sub(rig::PATIENT);
+            bound.max(reconnected)
+        }
     }
+}
+
+/// How long a process may take to end that is asked to. Its longest work goes on for that long, also
+/// without its lock.
+pub(crate) fn drain(backend: Backend, fault: Fault) -> Duration {
+    ttl(backend, fault).mul_f32(long_hold(backend, fault)) + operation(backend) + LATE
+}
+
+/// What an answer of servers is waited for: etcd is asked three times a second.
+fn operation(backend: Backend) -> Duration {
+    Duration::from_secs(if backend == Backend::Etcd { 3 } else { 1 })
 }
 
 /// For how many milliseconds the key with the longest queue is held: so long that many stand in it
@@ -198,8 +235,7 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         (false, _) => 500,
     });
     let names = |faults: &[Fault]| faults.iter().map(|fault| fault.name().to_owned()).collect();
-    // What an answer is waited for beside the lock: etcd asks for three times a second.
-    let operation = Duration::from_secs(if backend == Backend::Etcd { 3 } else { 1 });
+    let operation = operation(backend);
     let nanos = |time: Duration| time.as_nanos() as u64;
     Rules {
         order_slack: nanos(order_slack),
@@ -273,6 +309,10 @@ pub(crate) fn judge(
     let queues = backend.is_fifo() && backend.is_shared() && backend != Backend::ZooKeeper;
     if fault == Fault::Calm && queues && found.figures.places == 0 {
         wrong.push("nobody could have been overtaken: no order was put to the test".to_owned());
+    }
+    let is_over = !matches!(fault, Fault::Calm | Fault::Cancel | Fault::Storm);
+    if is_over && !backend.is_control() && found.figures.served == 0 {
+        wrong.push("nobody asked for anything once the fault was over".to_owned());
     }
     if found.figures.grants == 0 {
         wrong.push("nobody was granted anything".to_owned());

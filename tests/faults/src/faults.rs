@@ -39,6 +39,7 @@ pub(crate) enum Fault {
     UnreplicatedFailOver,
     CutServers,
     Split,
+    MuteLeader,
     ServerClock,
     MajorityClock,
     DiskFull,
@@ -50,7 +51,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 34] = [
         Self::Calm,
         Self::KillClient,
         Self::StopClient,
@@ -78,6 +79,7 @@ impl Fault {
         Self::UnreplicatedFailOver,
         Self::CutServers,
         Self::Split,
+        Self::MuteLeader,
         Self::ServerClock,
         Self::MajorityClock,
         Self::DiskFull,
@@ -115,6 +117,7 @@ impl Fault {
             Self::UnreplicatedFailOver => "unreplicated-fail-over",
             Self::CutServers => "cut-servers",
             Self::Split => "split",
+            Self::MuteLeader => "mute-leader",
             Self::ServerClock => "server-clock",
             Self::MajorityClock => "majority-clock",
             Self::DiskFull => "disk-full",
@@ -136,7 +139,9 @@ impl Fault {
                 "a process is asked to end (SIGTERM) under load, and another one started"
             }
             Self::Storm => "10 000 more requests for one key at once",
-            Self::ClientClock => "the wall clock of all processes jumps by an hour, ahead and back",
+            Self::ClientClock => {
+                "the wall clocks of all processes jump by an hour, ahead and back, and against each other"
+            }
             Self::Reset => "a process's connections are reset, again and again",
             Self::KillConnections => "the servers end all connections (`CLIENT KILL`)",
             Self::BlackHole => {
@@ -160,6 +165,9 @@ impl Fault {
             Self::UnreplicatedFailOver => "the leader dies with grants that no replica has",
             Self::CutServers => "the leader is cut off from the other servers",
             Self::Split => "the leader is cut off from the other servers, together with a process",
+            Self::MuteLeader => {
+                "what the leader sends to the other servers is lost, and not what they send"
+            }
             Self::ServerClock => "a server's wall clock jumps by an hour, ahead and back",
             Self::MajorityClock => "the wall clocks of a majority jump by an hour, ahead and back",
             Self::DiskFull => {
@@ -198,6 +206,12 @@ impl Fault {
                 | Self::LoseRequests
                 | Self::LoseReplies
         )
+    }
+
+    /// Whether servers are gone for a moment, with what they knew or without: whoever holds then is to
+    /// go on, or to be told.
+    pub(crate) fn may_forget(self) -> bool {
+        matches!(self, Self::KillAll | Self::Empty | Self::EmptyMajority)
     }
 
     /// Whether wall clocks are set, of servers or processes.
@@ -242,9 +256,11 @@ impl Fault {
             (Self::FailOver, _) => Err("there is no leader"),
             (Self::UnreplicatedFailOver, B::Sentinel | B::SentinelAcked | B::Cluster) => Ok(()),
             (Self::UnreplicatedFailOver, _) => Err("there are no replicas that lag"),
-            (Self::CutServers | Self::Split, B::Redis) => Err(one),
-            (Self::CutServers | Self::Split, B::RedLock) => Err("nodes know nothing of each other"),
-            (Self::CutServers | Self::Split, _) => Ok(()),
+            (Self::CutServers | Self::Split | Self::MuteLeader, B::Redis) => Err(one),
+            (Self::CutServers | Self::Split | Self::MuteLeader, B::RedLock) => {
+                Err("nodes know nothing of each other")
+            }
+            (Self::CutServers | Self::Split | Self::MuteLeader, _) => Ok(()),
             (Self::KillAll, B::Redis) => Err("as `kill-server`"),
             (Self::Empty, B::Etcd) => Err("a member without data has to be added anew by hand"),
             (Self::Empty, _) => Ok(()),
@@ -258,17 +274,16 @@ impl Fault {
             (Self::MajorityClock, B::Etcd) => Err("as `server-clock`"),
             (Self::MajorityClock, B::Redis) => Err(one),
             (Self::MajorityClock, _) => Err("as with one server"),
-            (Self::DiskFull, B::Redis | B::Etcd) => Ok(()),
+            (Self::DiskFull, B::RedLock) => Err("nodes refuse as with `memory-full`"),
             (Self::DiskFull, B::ZooKeeper) => {
                 Err("a server that cannot write ends itself: as `kill-server`")
             }
-            (Self::DiskFull, _) => Err("brought to one server only"),
-            (Self::MemoryFull, B::Redis | B::RedLock) => Ok(()),
+            (Self::DiskFull, _) => Ok(()),
             (Self::MemoryFull, B::Etcd) => Err("its quota is that of its disk: as `disk-full`"),
             (Self::MemoryFull, B::ZooKeeper) => {
                 Err("a server without memory ends itself: as `kill-server`")
             }
-            (Self::MemoryFull, _) => Err("brought to one server and to RedLock only"),
+            (Self::MemoryFull, _) => Ok(()),
             (Self::MinorityFull, B::RedLock) => Ok(()),
             (Self::MinorityFull, _) => Err("only nodes of RedLock are independent"),
             _ => Ok(()),

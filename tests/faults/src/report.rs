@@ -17,6 +17,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     println!("seed {}", args.seed);
     let begun = Instant::now();
     let mut cells: Vec<_> = cells(args);
+    if cells.is_empty() {
+        eprintln!("none of these faults is brought to any of these backends (`--list` says why)");
+        return ExitCode::FAILURE;
+    }
     // The first one first, but those that take longest before them: nobody is to wait for one alone.
     cells.reverse();
     cells.sort_by_key(|cell| cell.fault == Fault::Any);
@@ -94,7 +98,7 @@ fn tell(outcome: &Outcome) {
     println!(
         "{}: {:.1?}, {} rounds; {} attempts, {} grants, {} doubles, {tokens} token faults, \
          {corrupt} corrupt, {} stale refused, {} lost unfenced, {} losses ({} late, {} excluded, margin {:?}), \
-         {} overtaken and {} handed on of {} places, recovery {} ms, {} hand-offs within {} ms",
+         {} overtaken and {} handed on of {} places, {} recoveries within {} ms, {} served, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
         outcome.rounds,
@@ -110,7 +114,9 @@ fn tell(outcome: &Outcome) {
         count(Kind::Overtaken),
         count(Kind::HandedOn),
         figures.places,
+        figures.recoveries,
         figures.longest_recovery / 1_000_000,
+        figures.served,
         figures.hand_offs,
         figures.longest_hand_off / 1_000_000,
     );

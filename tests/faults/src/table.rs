@@ -55,7 +55,7 @@ fn table(args: &Args, outcomes: &[Outcome]) -> String {
             continue;
         }
         let _ = writeln!(text, "**{}**: {}\n", backend.name(), backend.says());
-        text += "| fault | brought | attempts | grants | two held | told late | stale writes refused | losses | longest recovery |\n";
+        text += "| fault | brought | attempts | grants | two held | also found | stale writes refused | losses | longest recovery |\n";
         text += "|---|---|---|---|---|---|---|---|---|\n";
         for outcome in of {
             row(&mut text, outcome);
@@ -95,14 +95,27 @@ fn row(text: &mut String, outcome: &Outcome) {
         grants,
         stale_writes_refused,
         losses,
+        recoveries,
         longest_recovery,
         ..
     } = outcome.found.figures;
     let cell = outcome.cell;
     // Where it may be, it is told; where not, it would have failed.
-    let count = |kind| match outcome.found.count(kind) {
+    let two_held = match outcome.found.count(Kind::DoubleHold) {
         0 => "0".to_owned(),
         count => format!("**{count}**"),
+    };
+    let others = Kind::ALL
+        .into_iter()
+        .filter(|kind| *kind != Kind::DoubleHold);
+    let others = others.filter_map(|kind| match outcome.found.count(kind) {
+        0 => None,
+        count => Some(format!("{} {}", kind.says(), grouped(count as u64))),
+    });
+    let others: Vec<_> = others.collect();
+    let brought = match outcome.unasked {
+        0 => outcome.rounds.to_string(),
+        unasked => format!("{} and {unasked} fail-over(s) by itself", outcome.rounds),
     };
     let (allowed, why) = expect::allowed(cell.backend, cell.fault);
     let excuse = if allowed.is_empty() || cell.backend.is_control() {
@@ -114,16 +127,21 @@ fn row(text: &mut String, outcome: &Outcome) {
         text,
         "| {}{excuse} | {} | {} | {} | {} | {} | {} | {} | {} |",
         cell.fault.name(),
-        outcome.rounds,
+        brought,
         grouped(attempts),
         grouped(grants),
-        count(Kind::DoubleHold),
-        count(Kind::LossLate),
+        two_held,
+        if others.is_empty() {
+            "–".to_owned()
+        } else {
+            others.join(", ")
+        },
         stale_writes_refused,
         losses,
-        match longest_recovery / 1_000_000 {
-            0 => "–".to_owned(),
-            millis => format!("{:.1} s", millis as f64 / 1000.0),
+        match (recoveries, longest_recovery / 1_000_000) {
+            (0, _) => "–".to_owned(),
+            (_, ..50) => "< 0.1 s".to_owned(),
+            (_, millis) => format!("{:.1} s", millis as f64 / 1000.0),
         },
     );
 }

@@ -13,7 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
-    header::{ACCEPT, CACHE_CONTROL, SET_COOKIE, VARY},
+    header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, SET_COOKIE, VARY},
 };
 use http_body_util::BodyExt as _;
 use tokio::{
@@ -377,6 +377,8 @@ fn may_be_shared(head: &Head, answer: &Answer) -> bool {
     let wants_none = names(&head.headers, &CACHE_CONTROL)
         .iter()
         .any(|name| name == "no-store");
+    let names_somebody =
+        head.headers.contains_key(AUTHORIZATION) || head.headers.contains_key(COOKIE);
     let is_public = directives
         .iter()
         .any(|name| name == "public" || name.starts_with("s-maxage"));
@@ -391,5 +393,6 @@ fn may_be_shared(head: &Head, answer: &Answer) -> bool {
             .any(|name| !name.is_empty() && name != "accept")
         || answer.headers.contains_key(SET_COOKIE)
         || answer.status.is_server_error()
-        || (wants_none && !is_public && !quotes))
+        || wants_none
+        || (names_somebody && !is_public && !quotes))
 }

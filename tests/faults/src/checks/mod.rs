@@ -13,6 +13,7 @@ mod linear;
 mod liveness;
 mod losses;
 mod recovery;
+mod served;
 mod storage;
 mod tokens;
 mod turns;
@@ -107,6 +108,8 @@ pub(crate) enum Kind {
     NeverAnswered,
     /// Waiters, nothing in the way, and no grant within the bound.
     SlowRecovery,
+    /// A process was turned away again and again when nothing stood in the way any more.
+    NotServed,
     /// A lock that was given back did not go on to the next waiter.
     SlowHandOff,
     /// No order of what happened to a key explains its history.
@@ -116,7 +119,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -130,10 +133,34 @@ impl Kind {
         Self::Hasty,
         Self::NeverAnswered,
         Self::SlowRecovery,
+        Self::NotServed,
         Self::SlowHandOff,
         Self::NotLinearizable,
         Self::Torn,
     ];
+
+    /// In words, for those who read the table.
+    pub(crate) fn says(self) -> &'static str {
+        match self {
+            Self::DoubleHold => "two held",
+            Self::TokenInversion => "lower tokens",
+            Self::TokenRepeat => "tokens twice",
+            Self::Corrupt => "stale writes accepted",
+            Self::LostUpdate => "updates lost",
+            Self::WrongRefusal => "holders refused by the fence",
+            Self::LossLate => "told late",
+            Self::Overtaken => "overtaken",
+            Self::HandedOn => "handed on too often",
+            Self::Overdue => "answered late",
+            Self::Hasty => "refused early",
+            Self::NeverAnswered => "never answered",
+            Self::SlowRecovery => "slow recoveries",
+            Self::NotServed => "turned away for good",
+            Self::SlowHandOff => "slow hand-offs",
+            Self::NotLinearizable => "not linearizable",
+            Self::Torn => "torn",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -183,6 +210,8 @@ pub(crate) struct Figures {
     /// Times that a key was waited for when a fault was healed or a process fell out.
     pub(crate) recoveries: u64,
     pub(crate) longest_recovery: Nanos,
+    /// Processes that were granted something once a fault was over and they could be connected again.
+    pub(crate) served: u64,
     /// Times that a key was given back and waited for while nothing befell anybody.
     pub(crate) hand_offs: u64,
     pub(crate) longest_hand_off: Nanos,
@@ -238,6 +267,7 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
         linear::check(&view, key, &mut found);
     }
     recovery::check(&view, &mut found);
+    served::check(&view, &mut found);
     handoff::check(&view, &mut found);
     storage::check(&view, &mut found);
     found.violations.sort_by_key(|violation| violation.at);

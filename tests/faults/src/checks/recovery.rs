@@ -1,7 +1,7 @@
 //! Once nothing stands in the way, a key that is waited for is granted again within a bound.
 //!
-//! Measured from every healed fault, and from every process that is stopped, runs again or is
-//! killed (what it held is free after its lease at the latest), for every key that has a live waiter
+//! Measured from every healed fault, and from every process that is stopped, runs again, is killed
+//! (what it held is free after its lease at the latest) or has ended, for every key that has a live waiter
 //! at that moment: until the key's next grant. Two things end the measuring earlier: the key is
 //! waited for by nobody any more, as nobody could be served then; or the next fault, which is
 //! measured by itself. What was measured until then counts all the same, as it was time without a
@@ -69,13 +69,14 @@ fn measure(
 }
 
 /// When to begin measuring, in order, and why.
-fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
+pub(super) fn origins(view: &View<'_>) -> Vec<(Nanos, String)> {
     let events = view.history.events.iter();
     events
         .filter_map(|event| {
             let what = match &event.what {
                 What::Healed { name, .. } => format!("{name} was healed"),
                 What::Killed { process } => format!("process {process} was killed"),
+                What::Drained { process } => format!("process {process} had ended"),
                 What::Stopped { process } => format!("process {process} was stopped"),
                 What::Continued { process } => format!("process {process} ran again"),
                 _ => return None,

@@ -47,6 +47,11 @@ impl Nemesis<'_> {
                 servers.mend();
                 beside.heal();
             }
+            Fault::MuteLeader => {
+                servers.mute(servers.leader());
+                self.pause_between(1.0, 2.0);
+                servers.mend();
+            }
             Fault::DiskFull => {
                 servers.raise_alarm();
                 self.pause_between(0.3, 1.2);
@@ -56,7 +61,7 @@ impl Nemesis<'_> {
         }
     }
 
-    pub(super) fn zookeeper(&mut self, ensemble: &Ensemble, fault: Fault) {
+    pub(super) fn zookeeper(&mut self, ensemble: &Ensemble, fault: Fault) -> Result<(), String> {
         let servers = &ensemble.servers;
         let any = self.rng.usize(0..servers.len());
         match fault {
@@ -98,13 +103,23 @@ impl Nemesis<'_> {
                 others.for_each(|other| ensemble.mend(leader, other));
                 beside.heal();
             }
+            Fault::MuteLeader => {
+                let leader = ensemble.leader();
+                let others = (0..servers.len()).filter(|&other| other != leader);
+                others
+                    .clone()
+                    .for_each(|other| ensemble.mute(leader, other));
+                self.pause_between(1.0, 2.0);
+                others.for_each(|other| ensemble.mend(leader, other));
+            }
             Fault::ServerClock => {
                 // It is the one that ends sessions.
                 let leads = self.rng.bool();
-                self.clocks(if leads { ensemble.leader() } else { any }, 1);
+                self.clocks(if leads { ensemble.leader() } else { any }, 1)?;
             }
             _ => unreachable!("not on ZooKeeper: {fault:?}"),
         }
         ensemble.wait_until_it_serves();
+        Ok(())
     }
 }

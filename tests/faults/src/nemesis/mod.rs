@@ -4,13 +4,18 @@ mod consensus;
 mod network;
 mod redis;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
+    expect,
     faults::Fault,
     history::{Nanos, What, now},
     rig::{self, HELD_LONG},
-    servers::TcpProxy,
+    servers::{Clock, TcpProxy},
     stage::{Backend, Rigs, Servers, Stage},
 };
 
@@ -49,6 +54,8 @@ pub(crate) struct Nemesis<'a> {
     runtime: &'a tokio::runtime::Runtime,
     /// How often it did so.
     pub(crate) round: u32,
+    /// How often another server took over by itself.
+    pub(crate) unasked: u32,
     /// Who led the servers when the last fault was over, and when that was.
     led: (Vec<u16>, Nanos),
 }
@@ -66,6 +73,7 @@ impl<'a> Nemesis<'a> {
             rng: fastrand::Rng::with_seed(seed),
             runtime,
             round: 0,
+            unasked: 0,
             led: (Vec::new(), 0),
         };
         this.led = (this.leaders(), now());
@@ -114,7 +122,14 @@ impl<'a> Nemesis<'a> {
                 self.heals(fault, process);
             }
             Fault::Drain => {
-                self.rigs.drain(place)?;
+                let begun = Instant::now();
+                let said = self.rigs.drain(place)?;
+                let (took, bound) = (begun.elapsed(), expect::drain(self.stage.backend, fault));
+                if !said.contains("confirmed: true") || took > bound {
+                    return Err(format!(
+                        "a process ended in {took:.1?} of {bound:.1?}: {said}"
+                    ));
+                }
                 self.rigs.fill(self.stage)?;
             }
             Fault::Storm => {
@@ -128,13 +143,10 @@ impl<'a> Nemesis<'a> {
                 self.heals(fault, None);
             }
             Fault::ClientClock => {
-                let clock = self.stage.client_clock.as_ref().expect("it was asked for");
                 self.begins(fault, None);
-                clock.set_ahead(HOUR);
-                self.pause_between(0.3, 0.7);
-                clock.set_behind(HOUR);
-                self.pause_between(0.3, 0.7);
-                clock.set_ahead(Duration::ZERO);
+                // All of them, apart from each other: no two jump the same way, but for the last.
+                let clocks: Vec<_> = self.stage.client_clocks.iter().collect();
+                self.jump(&clocks, |place| place % 2 == 0)?;
                 self.heals(fault, None);
             }
             Fault::BlackHole | Fault::LoseRequests | Fault::LoseReplies => {
@@ -159,11 +171,11 @@ impl<'a> Nemesis<'a> {
         match &stage.servers {
             Servers::None => unreachable!("it has none"),
             Servers::Redis(server) => self.redis(server, fault)?,
-            Servers::Sentinel(servers) => self.sentinel(servers, fault),
-            Servers::Cluster(servers) => self.cluster(servers, fault),
-            Servers::Nodes(nodes) => self.nodes(nodes, fault),
+            Servers::Sentinel(servers) => self.sentinel(servers, fault)?,
+            Servers::Cluster(servers) => self.cluster(servers, fault)?,
+            Servers::Nodes(nodes) => self.nodes(nodes, fault)?,
             Servers::Etcd(servers) => self.etcd(servers, fault),
-            Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault),
+            Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault)?,
         }
         self.led = (self.leaders(), now());
         self.heals(fault, None);
@@ -183,6 +195,7 @@ impl<'a> Nemesis<'a> {
             // Without a replica nothing is granted.
             self.runtime.block_on(servers.reconnect_replicas());
         }
+        self.unasked += 1;
         let name = Fault::FailOver.name().to_owned();
         let process = None;
         let since = self.led.1;
@@ -228,14 +241,32 @@ impl<'a> Nemesis<'a> {
     }
 
     /// So many servers' clocks jump, ahead and then back, from this one on.
-    fn clocks(&mut self, first: usize, count: usize) {
-        let clocks = &self.stage.clocks;
-        let some = || clocks.iter().cycle().skip(first).take(count);
-        some().for_each(|clock| clock.set_ahead(HOUR));
-        self.pause_between(0.3, 0.7);
-        some().for_each(|clock| clock.set_behind(HOUR));
-        self.pause_between(0.3, 0.7);
-        some().for_each(|clock| clock.set_ahead(Duration::ZERO));
+    fn clocks(&mut self, first: usize, count: usize) -> Result<(), String> {
+        let clocks = self.stage.clocks.iter().cycle();
+        let some: Vec<_> = clocks.skip(first).take(count).collect();
+        self.jump(&some, |_| true)
+    }
+
+    /// Clocks jump by an hour: ahead and then back, or the other way around.
+    fn jump(&mut self, clocks: &[&Clock], ahead_first: fn(usize) -> bool) -> Result<(), String> {
+        for is_first in [true, false] {
+            for (n, clock) in clocks.iter().enumerate() {
+                if ahead_first(n) == is_first {
+                    clock.set_ahead(HOUR);
+                } else {
+                    clock.set_behind(HOUR);
+                }
+            }
+            self.pause_between(0.3, 0.7);
+            // Or nothing was brought.
+            if !clocks.iter().all(|clock| clock.was_read()) {
+                return Err("a clock jumped, and its process did not ask for the time".to_owned());
+            }
+        }
+        clocks
+            .iter()
+            .for_each(|clock| clock.set_ahead(Duration::ZERO));
+        Ok(())
     }
 
     fn begins(&mut self, fault: Fault, process: Option<u32>) {

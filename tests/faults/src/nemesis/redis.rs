@@ -36,15 +36,15 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 server.resume();
             }
-            Fault::ServerClock => self.clocks(0, 1),
-            Fault::DiskFull => self.refuse_to_write(server)?,
+            Fault::ServerClock => self.clocks(0, 1)?,
+            Fault::DiskFull => self.refuse_to_write(&[server])?,
             Fault::MemoryFull => self.run_out_of_memory(&[server]),
             _ => unreachable!("not on one server: {fault:?}"),
         }
         Ok(())
     }
 
-    pub(super) fn nodes(&mut self, nodes: &RedLockServers, fault: Fault) {
+    pub(super) fn nodes(&mut self, nodes: &RedLockServers, fault: Fault) -> Result<(), String> {
         let first = self.rng.usize(0..nodes.len());
         let any = nodes.node(first);
         let all: Vec<_> = nodes.iter().collect();
@@ -70,15 +70,20 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 any.resume();
             }
-            Fault::ServerClock => self.clocks(first, 1),
-            Fault::MajorityClock => self.clocks(first, 2),
+            Fault::ServerClock => self.clocks(first, 1)?,
+            Fault::MajorityClock => self.clocks(first, 2)?,
             Fault::MemoryFull => self.run_out_of_memory(&all),
             Fault::MinorityFull => self.run_out_of_memory(&[any]),
             _ => unreachable!("not on independent nodes: {fault:?}"),
         }
+        Ok(())
     }
 
-    pub(super) fn sentinel(&mut self, servers: &SentinelServers, fault: Fault) {
+    pub(super) fn sentinel(
+        &mut self,
+        servers: &SentinelServers,
+        fault: Fault,
+    ) -> Result<(), String> {
         match fault {
             Fault::KillConnections => self.kill_connections(&[servers.master()]),
             Fault::KillServer | Fault::UnreplicatedFailOver => {
@@ -107,6 +112,14 @@ impl Nemesis<'_> {
                 servers.mend();
                 beside.heal();
             }
+            Fault::MuteLeader => {
+                let old = servers.mute_master();
+                self.runtime.block_on(servers.switched_from(old));
+                self.pause_between(0.0, 0.5);
+                servers.mend();
+            }
+            Fault::DiskFull => self.refuse_to_write(&[servers.master()])?,
+            Fault::MemoryFull => self.run_out_of_memory(&[servers.master()]),
             Fault::Empty => {
                 self.rigs.at_work(HELD_LONG, now());
                 self.runtime.block_on(servers.restart_master_empty());
@@ -118,18 +131,19 @@ impl Nemesis<'_> {
             // Without a replica nothing is granted, and without its password it is none.
             self.runtime.block_on(servers.reconnect_replicas());
         }
+        Ok(())
     }
 
-    pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) {
+    pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) -> Result<(), String> {
         // The one whose locks everybody wants.
         let name = [PREFIX, key_of(HELD_LONG).as_str()].concat();
         let master = servers.node_of_key(&name);
+        let masters = servers.masters().into_iter();
+        let masters: Vec<_> = masters.map(|n| servers.node(n)).collect();
         match fault {
-            Fault::KillConnections => {
-                let masters = servers.masters().into_iter();
-                let masters: Vec<_> = masters.map(|n| servers.node(n)).collect();
-                self.kill_connections(&masters);
-            }
+            Fault::KillConnections => self.kill_connections(&masters),
+            Fault::DiskFull => self.refuse_to_write(&masters)?,
+            Fault::MemoryFull => self.run_out_of_memory(&masters),
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas(master);
@@ -155,6 +169,12 @@ impl Nemesis<'_> {
                 servers.mend();
                 beside.heal();
             }
+            Fault::MuteLeader => {
+                servers.mute(master);
+                self.runtime.block_on(servers.taken_over(master));
+                self.pause_between(0.0, 0.5);
+                servers.mend();
+            }
             Fault::Empty => {
                 self.rigs.at_work(HELD_LONG, now());
                 servers.node(master).restart_empty();
@@ -169,6 +189,7 @@ impl Nemesis<'_> {
             node.command(&["CONFIG", "SET", "masterauth", ""]);
         }
         self.runtime.block_on(servers.ok());
+        Ok(())
     }
 
     /// Ends connections of either kind, again and again.
@@ -183,34 +204,40 @@ impl Nemesis<'_> {
     }
 
     fn run_out_of_memory(&mut self, servers: &[&RedisServer]) {
-        let set = |bytes| {
+        let limit = |bytes| {
             for server in servers {
-                server.command(&["CONFIG", "SET", "maxmemory", bytes]);
+                set(server, "maxmemory", bytes);
             }
         };
-        set("1");
+        limit("1");
         self.pause_between(0.3, 1.2);
-        set("0");
+        limit("0");
     }
 
     /// A snapshot that fails stops all writes, as Redis does by default.
-    fn refuse_to_write(&mut self, server: &RedisServer) -> Result<(), String> {
-        let set = |name: &str, value: &str| {
-            server.command(&["CONFIG", "SET", name, value]);
-        };
-        let gone = server.directory().join("gone");
-        fs::create_dir(&gone).map_err(|error| error.to_string())?;
-        set("dir", &gone.to_string_lossy());
-        fs::remove_dir(&gone).map_err(|error| error.to_string())?;
-        set("save", "3600 1");
-        server.command(&["BGSAVE"]);
-        snapshot_is(server, "err")?;
+    fn refuse_to_write(&mut self, servers: &[&RedisServer]) -> Result<(), String> {
+        for server in servers {
+            let gone = server.directory().join("gone");
+            fs::create_dir(&gone).map_err(|error| error.to_string())?;
+            set(server, "dir", &gone.to_string_lossy());
+            fs::remove_dir(&gone).map_err(|error| error.to_string())?;
+            set(server, "save", "3600 1");
+            server.command(&["BGSAVE"]);
+            snapshot_is(server, "err")?;
+        }
         self.pause_between(0.3, 1.2);
-        set("save", "");
-        set("dir", &server.directory().to_string_lossy());
-        server.command(&["BGSAVE"]);
-        snapshot_is(server, "ok")
+        for server in servers {
+            set(server, "save", "");
+            set(server, "dir", &server.directory().to_string_lossy());
+            server.command(&["BGSAVE"]);
+            snapshot_is(server, "ok")?;
+        }
+        Ok(())
     }
+}
+
+fn set(server: &RedisServer, name: &str, value: &str) {
+    server.command(&["CONFIG", "SET", name, value]);
 }
 
 /// Waits until the last snapshot went like this.

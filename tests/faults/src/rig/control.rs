@@ -16,8 +16,9 @@ use super::{
     recorder::{self, Recorder},
 };
 
-/// What holders get when the process is asked to end.
-const GRACE: Duration = Duration::from_secs(3);
+/// What holders get when the process is asked to end: some hold for longer, and are told then, and
+/// some of these work on.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs until it is asked to end, or its standard input ends.
 pub(crate) fn run(setup: &str) -> Result<(), BoxError> {

@@ -3,13 +3,14 @@
 use std::{
     convert::Infallible,
     future::Future,
+    hint::black_box,
     num::NonZeroU32,
     pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -31,6 +32,9 @@ use super::{
     work::{Attempt, Holder, Shop},
 };
 use crate::history::{Order, What};
+
+/// How often the wall clock is read.
+const CLOCK: Duration = Duration::from_millis(20);
 
 const IMPATIENT: Duration = Duration::from_millis(500);
 
@@ -150,6 +154,14 @@ impl Traffic {
 
     /// Begins to ask.
     pub(super) fn start(&mut self) {
+        // As whoever logs does: so it is known that the process has the time that it is given.
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                black_box(SystemTime::now());
+                sleep(CLOCK).await;
+            }
+        });
         for _ in 0..self.load.tasks {
             let mut source = self.source.clone();
             source.rng = self.source.rng.fork();

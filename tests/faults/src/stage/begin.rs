@@ -17,7 +17,7 @@ pub(crate) struct Needs {
     /// Servers' wall clocks that can be set.
     pub(crate) server_clocks: bool,
     /// A wall clock of the processes that can be set.
-    pub(crate) client_clock: bool,
+    pub(crate) client_clocks: bool,
     /// Whether what servers know is to outlive them, where others could know it too.
     pub(crate) durable: bool,
     /// How many processes.
@@ -100,12 +100,16 @@ impl Stage {
                 proxies.map(Arc::new).collect()
             })
             .collect();
+        let client_clocks = match needs.client_clocks {
+            true => (0..needs.places).map(|_| Clock::new()).collect(),
+            false => Vec::new(),
+        };
         Self {
             backend,
             ttl: needs.ttl,
             servers,
             clocks,
-            client_clock: needs.client_clock.then(Clock::new),
+            client_clocks,
             proxies,
         }
     }

@@ -133,8 +133,8 @@ pub(crate) struct Stage {
     pub(crate) servers: Servers,
     /// The servers' wall clocks, where they can be set.
     pub(crate) clocks: Vec<Clock>,
-    /// The processes' wall clock.
-    pub(crate) client_clock: Option<Clock>,
+    /// The processes' wall clocks by their places, where they can be set.
+    pub(crate) client_clocks: Vec<Clock>,
     /// For each process, one in front of each server or Sentinel: so that it alone can be cut off.
     /// Servers that announce themselves have [fronts](Servers::fronts) beside these.
     pub(crate) proxies: Vec<Vec<Arc<TcpProxy>>>,

@@ -50,6 +50,8 @@ pub(super) enum Flaw {
     TellsLate,
     /// After a fault nobody is woken for long.
     SleepsAfterFault,
+    /// After a fault everybody is told at once that the server is away.
+    RefusesAfterFault,
     /// A release leaves the key to the end of its lease, now and then.
     ReleaseDoesNothing,
 }
@@ -85,6 +87,7 @@ pub(super) fn run(seed: u64, flaw: Option<Flaw>) -> History {
         keys: (0..KEYS).map(|_| Queue::new()).collect(),
         rows: (0..KEYS).map(|_| Row::default()).collect(),
         asleep_until: 0,
+        refuses: false,
     };
     for process in 0..PROCESSES {
         world.start(process);
@@ -120,6 +123,8 @@ struct World {
     rows: Vec<Row>,
     /// The flaw: nobody is woken before.
     asleep_until: Nanos,
+    /// The flaw: everybody is refused.
+    refuses: bool,
 }
 
 #[derive(Default)]
@@ -481,6 +486,10 @@ impl World {
             order: Order::Fifo,
             wait,
         });
+        if self.refuses {
+            let why = "backend_unavailable".to_owned();
+            return self.over(id, What::Refused { id, why });
+        }
         self.send(id, There::Acquire);
         self.here(process, 400 * MS, Here::AskAgain(id));
         let late = if self.is(Flaw::AnswersLate) && self.rng.u8(0..4) == 0 {
@@ -640,6 +649,7 @@ impl World {
         if self.is(Flaw::SleepsAfterFault) {
             self.asleep_until = self.now + 5000 * MS;
         }
+        self.refuses |= self.is(Flaw::RefusesAfterFault);
     }
 
     fn cut(&mut self, processes: &[u32], named: Option<u32>, time: Nanos) {

@@ -59,6 +59,7 @@ fn locks_with_a_flaw() {
         (Flaw::AnswersLate, Kind::Overdue),
         (Flaw::TellsLate, Kind::LossLate),
         (Flaw::SleepsAfterFault, Kind::SlowRecovery),
+        (Flaw::RefusesAfterFault, Kind::NotServed),
         (Flaw::ReleaseDoesNothing, Kind::SlowHandOff),
     ];
     let mut missed = Vec::new();
