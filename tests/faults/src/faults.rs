@@ -278,6 +278,9 @@ impl Fault {
             (Self::DiskFull, B::ZooKeeper) => {
                 Err("a server that cannot write ends itself: as `kill-server`")
             }
+            (Self::DiskFull, B::Cluster) => {
+                Err("a node that cannot write whom it knows ends itself: as `kill-server`")
+            }
             (Self::DiskFull, _) => Ok(()),
             (Self::MemoryFull, B::Etcd) => Err("its quota is that of its disk: as `disk-full`"),
             (Self::MemoryFull, B::ZooKeeper) => {

@@ -172,7 +172,7 @@ impl<'a> Nemesis<'a> {
             Servers::None => unreachable!("it has none"),
             Servers::Redis(server) => self.redis(server, fault)?,
             Servers::Sentinel(servers) => self.sentinel(servers, fault)?,
-            Servers::Cluster(servers) => self.cluster(servers, fault)?,
+            Servers::Cluster(servers) => self.cluster(servers, fault),
             Servers::Nodes(nodes) => self.nodes(nodes, fault)?,
             Servers::Etcd(servers) => self.etcd(servers, fault),
             Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault)?,

@@ -134,7 +134,7 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) -> Result<(), String> {
+    pub(super) fn cluster(&mut self, servers: &ClusterServers, fault: Fault) {
         // The one whose locks everybody wants.
         let name = [PREFIX, key_of(HELD_LONG).as_str()].concat();
         let master = servers.node_of_key(&name);
@@ -142,7 +142,6 @@ impl Nemesis<'_> {
         let masters: Vec<_> = masters.map(|n| servers.node(n)).collect();
         match fault {
             Fault::KillConnections => self.kill_connections(&masters),
-            Fault::DiskFull => self.refuse_to_write(&masters)?,
             Fault::MemoryFull => self.run_out_of_memory(&masters),
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
@@ -189,7 +188,6 @@ impl Nemesis<'_> {
             node.command(&["CONFIG", "SET", "masterauth", ""]);
         }
         self.runtime.block_on(servers.ok());
-        Ok(())
     }
 
     /// Ends connections of either kind, again and again.
