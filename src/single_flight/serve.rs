@@ -257,11 +257,17 @@ impl Visit {
             ttl: self.settings.pass_ttl(),
         };
         let is_kept = kept.is_some();
+        // It would have been for others, as far as its request is concerned: one of them asks anew.
+        let asks_anew = lead.audience == Audience::Client
+            && landing == Landing::Done
+            && self.settings.policy.shared_for().is_some();
         let (outcome, less) = match kept {
             // What is stale is served on.
             Some(kept) if lead.in_background => (kept, None),
             Some(kept) => (kept, Some(pass)),
-            None if landing == Landing::Failed || lead.in_background => (Outcome::Forget, None),
+            None if landing == Landing::Failed || asks_anew || lead.in_background => {
+                (Outcome::Forget, None)
+            }
             None => (pass, None),
         };
         let saved = lead.beginning.end(outcome, less).await;

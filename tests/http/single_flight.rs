@@ -46,6 +46,7 @@ on_each_store! {
     too_many_are_refused,
     a_shutdown_refuses_those_who_wait,
     followers_get_the_response,
+    a_leader_that_wants_nothing_kept_has_one_successor,
     a_shared_response_lasts_as_long_as_it_says,
     what_is_for_one_client_is_not_shared,
     newcomers_do_not_keep_those_who_waited,
@@ -587,6 +588,30 @@ async fn followers_get_the_response(on: On) {
         assert_eq!(got.headers, expected);
     }
     assert_eq!(reports.ran(), (1, 0, 0));
+    fleet.all_released().await;
+}
+
+/// What it got is not given to the others, and does not send all of them to the handler.
+async fn a_leader_that_wants_nothing_kept_has_one_successor(on: On) {
+    let reports = Reports::new();
+    let fleet = Fleet::new(on, &reports, shares).await;
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    let leader = tokio::spawn(ask(fleet.apps[0].clone(), "7", &no_store));
+    reports.stage().entered().await;
+    let crowd = fleet.send(20);
+    fleet.waiting(20).await;
+    reports.stage().let_go();
+    let live = answer(leader).await;
+    assert_eq!(live.body, "lead 1 of 7");
+    assert_eq!(live.cache_status(), "tower-lock; fwd=miss");
+    reports.stage().entered().await;
+    fleet.waiting(19).await;
+    reports.stage().let_go();
+    all_bodies(crowd, "lead 2 of 7").await;
+    // What is there it may have itself.
+    let hit = ask(fleet.apps[0].clone(), "7", &no_store).await;
+    assert_eq!(hit.body, "lead 2 of 7");
+    assert_eq!(reports.ran(), (2, 0, 0));
     fleet.all_released().await;
 }
 

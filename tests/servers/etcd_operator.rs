@@ -72,7 +72,7 @@ impl Etcd {
         });
     }
 
-    /// Ends what [`cut_off`](Self::cut_off) began. What was cut is opened anew.
+    /// Ends what [`cut_off`](Self::cut_off) or [`mute`](Self::mute) began. What was cut is opened anew.
     pub fn mend(&self) {
         (0..self.members.len()).for_each(|n| self.link(n).mend());
     }

@@ -442,6 +442,16 @@ impl Ensemble {
         }
     }
 
+    /// Waits until another one than this leads, too.
+    pub fn wait_for_a_leader_beside(&self, old: usize) {
+        let begun = Instant::now();
+        let leads = |n: usize| self.servers[n].mode().as_deref() == Some("leader");
+        while !(0..self.servers.len()).any(|n| n != old && leads(n)) {
+            assert!(begun.elapsed() < PATIENCE, "no other one leads");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Cuts every way between these two, in silence.
     pub fn cut(&self, one: usize, other: usize) {
         for way in [(one, other), (other, one)] {
@@ -463,8 +473,7 @@ impl Ensemble {
     pub fn mend(&self, one: usize, other: usize) {
         for way in [(one, other), (other, one)] {
             for proxy in &self.links[&way] {
-                proxy.reset();
-                proxy.heal();
+                proxy.mend();
             }
         }
     }

@@ -208,8 +208,8 @@ impl Fault {
         )
     }
 
-    /// Whether servers are gone for a moment, with what they knew or without: whoever holds then is to
-    /// go on, or to be told.
+    /// Whether servers are gone for a moment, and may come back without what they knew: whoever holds
+    /// then is to go on, or to be told.
     pub(crate) fn may_forget(self) -> bool {
         matches!(self, Self::KillAll | Self::Empty | Self::EmptyMajority)
     }
@@ -274,7 +274,6 @@ impl Fault {
             (Self::MajorityClock, B::Etcd) => Err("as `server-clock`"),
             (Self::MajorityClock, B::Redis) => Err(one),
             (Self::MajorityClock, _) => Err("as with one server"),
-            (Self::DiskFull, B::RedLock) => Err("nodes refuse as with `memory-full`"),
             (Self::DiskFull, B::ZooKeeper) => {
                 Err("a server that cannot write ends itself: as `kill-server`")
             }

@@ -4,15 +4,15 @@
 //! off in silence for longer than the lease, loses its lock, since it has just begun to hold for
 //! longer than that: it is told, or another one is granted while nobody can tell it. So does one
 //! whose grant dies with the server that alone knew of it. Threads that are blocked lose nothing, as
-//! locks are renewed elsewhere; who drains lets its holders end; after the other fail-overs a lock
-//! may be held as before.
+//! locks are renewed elsewhere; after the other fail-overs a lock may be held as before. A process that
+//! drains tells those who hold on for longer than its grace.
 
 use crate::{
     checks::Found,
     expect,
     faults::Fault,
-    history::{End, Event, History, Nanos, What},
-    rig::HELD_LONG,
+    history::{End, Event, Grant, History, Nanos, What},
+    rig::{self, HELD_LONG},
     stage::Backend,
 };
 
@@ -43,6 +43,11 @@ pub(crate) fn missed(
         Fault::StopClient | Fault::KillClient | Fault::UnreplicatedFailOver => true,
         Fault::BlackHole | Fault::LoseRequests | Fault::LoseReplies => {
             blow.to - blow.from > ttl + ttl / 10
+        }
+        // Nearly, as it hears of it a moment later.
+        Fault::Drain => {
+            let grace = rig::GRACE.as_nanos() as Nanos / 10 * 9;
+            holders(history, blow).any(|grant| grant.until() > blow.from + grace)
         }
         _ => false,
     };
@@ -79,18 +84,24 @@ fn blows(fault: Fault, history: &History) -> Vec<Blow> {
     blows
 }
 
-/// Whether somebody held one of the keys that are held for long, when it began; or had lost it just
-/// before, as it happens on a busy machine, and was still at work.
 fn met(history: &History, blow: &Blow) -> bool {
-    history.attempts.values().any(|attempt| {
-        attempt.key >= HELD_LONG
-            && blow.process.is_none_or(|of| of == attempt.id.process)
-            && attempt.grant().is_some_and(|grant| {
-                let lost = grant.ended.filter(|ended| ended.how == End::Lost);
-                let late = lost.map_or(0, |_| expect::LATE.as_nanos() as Nanos);
-                grant.at <= blow.from && blow.from < grant.until().saturating_add(late)
-            })
-    })
+    holders(history, blow).next().is_some()
+}
+
+/// Those who held one of the keys that are held for long, when it began; or had lost it just before,
+/// as it happens on a busy machine, and were still at work.
+fn holders<'h>(history: &'h History, blow: &Blow) -> impl Iterator<Item = &'h Grant> {
+    let Blow { process, from, .. } = *blow;
+    let attempts = history.attempts.values().filter(move |attempt| {
+        attempt.key >= HELD_LONG && process.is_none_or(|of| of == attempt.id.process)
+    });
+    attempts
+        .filter_map(|attempt| attempt.grant())
+        .filter(move |grant| {
+            let lost = grant.ended.filter(|ended| ended.how == End::Lost);
+            let late = lost.map_or(0, |_| expect::LATE.as_nanos() as Nanos);
+            grant.at <= from && from < grant.until().saturating_add(late)
+        })
 }
 
 #[cfg(test)]

@@ -357,13 +357,14 @@ async fn single_flight(locks: &LockManager, head: &Head, answer: &Answer) {
     }
 }
 
-/// Lists without quotes are simple to read.
+/// Lists without quotes are simple to read: what stands before a comma or `=`.
 fn names(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter();
     // What is no text is no name that is known, and those beside it count.
     let text = values.map(|value| String::from_utf8_lossy(value.as_bytes()));
     let all = text.filter(|text| !text.contains('"')).flat_map(|text| {
         let names = text.split(',');
+        let names = names.map(|one| one.split('=').next().unwrap_or_default());
         let names = names.map(|one| one.trim().to_ascii_lowercase());
         names.collect::<Vec<_>>()
     });
@@ -381,7 +382,7 @@ fn may_be_shared(head: &Head, answer: &Answer) -> bool {
         head.headers.contains_key(AUTHORIZATION) || head.headers.contains_key(COOKIE);
     let is_public = directives
         .iter()
-        .any(|name| name == "public" || name.starts_with("s-maxage"));
+        .any(|name| name == "public" || name == "s-maxage");
     let quotes = answer
         .headers
         .get_all(CACHE_CONTROL)

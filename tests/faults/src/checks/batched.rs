@@ -87,7 +87,14 @@ fn passed_over<'h>(
         Outcome::Refused { at, .. } | Outcome::Cancelled { at } => at,
         Outcome::Granted(_) | Outcome::Unknown => Nanos::MAX,
     };
-    let leaves = |attempt: &&&Attempt| (from..=last.at).contains(&left(attempt));
+    // It may have left before its line: when its time was over, or a moment before.
+    let leaves = |attempt: &&&Attempt| match attempt.outcome {
+        Outcome::Refused { at, .. } | Outcome::Cancelled { at } => {
+            let over = attempt.call.saturating_add(attempt.wait);
+            from <= at && over.min(at.saturating_sub(own_slack)) <= last.at
+        }
+        Outcome::Granted(_) | Outcome::Unknown => false,
+    };
     // Who called after that may have stood behind one that left.
     let leavers = attempts.iter().filter(leaves).map(|one| one.call);
     let alone = leavers

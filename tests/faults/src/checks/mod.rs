@@ -6,6 +6,7 @@
 
 mod batched;
 mod course;
+mod drains;
 mod exclusion;
 mod fifo;
 mod handoff;
@@ -51,6 +52,8 @@ pub(crate) struct Rules {
     /// The longest time to the next grant of a key that is waited for, once nothing stands in the
     /// way: a ttl, and what a backend needs on top.
     pub(crate) recovery: Nanos,
+    /// How long a process may take to end that is asked to.
+    pub(crate) drain: Nanos,
     /// The longest time to the next grant of a key that was given back and is waited for, where
     /// nothing befell anybody.
     pub(crate) hand_off: Nanos,
@@ -72,6 +75,7 @@ impl Default for Rules {
             answer_slack: 1_000 * MS,
             told_slack: 500 * MS,
             recovery: 10_000 * MS,
+            drain: 10_000 * MS,
             hand_off: 3_000 * MS,
             stall: 300 * MS,
         }
@@ -106,6 +110,8 @@ pub(crate) enum Kind {
     Hasty,
     /// No answer came at all.
     NeverAnswered,
+    /// A process that was asked to end did not in time.
+    SlowDrain,
     /// Waiters, nothing in the way, and no grant within the bound.
     SlowRecovery,
     /// A process was turned away again and again when nothing stood in the way any more.
@@ -119,7 +125,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::DoubleHold,
         Self::TokenInversion,
         Self::TokenRepeat,
@@ -132,6 +138,7 @@ impl Kind {
         Self::Overdue,
         Self::Hasty,
         Self::NeverAnswered,
+        Self::SlowDrain,
         Self::SlowRecovery,
         Self::NotServed,
         Self::SlowHandOff,
@@ -154,6 +161,7 @@ impl Kind {
             Self::Overdue => "answered late",
             Self::Hasty => "refused early",
             Self::NeverAnswered => "never answered",
+            Self::SlowDrain => "slow drains",
             Self::SlowRecovery => "slow recoveries",
             Self::NotServed => "turned away for good",
             Self::SlowHandOff => "slow hand-offs",
@@ -266,6 +274,7 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Found {
         liveness::check(&view, key, &mut found);
         linear::check(&view, key, &mut found);
     }
+    drains::check(&view, &mut found);
     recovery::check(&view, &mut found);
     served::check(&view, &mut found);
     handoff::check(&view, &mut found);

@@ -109,7 +109,8 @@ impl Nemesis<'_> {
                 others
                     .clone()
                     .for_each(|other| ensemble.mute(leader, other));
-                self.pause_between(1.0, 2.0);
+                ensemble.wait_for_a_leader_beside(leader);
+                self.pause_between(0.0, 0.5);
                 others.for_each(|other| ensemble.mend(leader, other));
             }
             Fault::ServerClock => {

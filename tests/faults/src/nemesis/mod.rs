@@ -28,6 +28,9 @@ const STORM: usize = 10_000;
 /// How often somebody who holds is waited for. More than once on a busy machine alone.
 const PATIENCE: usize = 4;
 
+/// How long a process may take to ask for the time. Only reached by failures.
+const PATIENCE_FOR_CLOCKS: Duration = Duration::from_secs(10);
+
 /// How long those of a storm wait.
 const STORM_WAIT: Duration = Duration::from_secs(8);
 
@@ -122,13 +125,9 @@ impl<'a> Nemesis<'a> {
                 self.heals(fault, process);
             }
             Fault::Drain => {
-                let begun = Instant::now();
                 let said = self.rigs.drain(place)?;
-                let (took, bound) = (begun.elapsed(), expect::drain(self.stage.backend, fault));
-                if !said.contains("confirmed: true") || took > bound {
-                    return Err(format!(
-                        "a process ended in {took:.1?} of {bound:.1?}: {said}"
-                    ));
+                if !said.contains("confirmed: true") {
+                    return Err(format!("a process has not released everything: {said}"));
                 }
                 self.rigs.fill(self.stage)?;
             }
@@ -144,7 +143,7 @@ impl<'a> Nemesis<'a> {
             }
             Fault::ClientClock => {
                 self.begins(fault, None);
-                // All of them, apart from each other: no two jump the same way, but for the last.
+                // Apart from each other, by two hours.
                 let clocks: Vec<_> = self.stage.client_clocks.iter().collect();
                 self.jump(&clocks, |place| place % 2 == 0)?;
                 self.heals(fault, None);
@@ -176,6 +175,10 @@ impl<'a> Nemesis<'a> {
             Servers::Nodes(nodes) => self.nodes(nodes, fault)?,
             Servers::Etcd(servers) => self.etcd(servers, fault),
             Servers::ZooKeeper(ensemble) => self.zookeeper(ensemble, fault)?,
+        }
+        if !expect::is_fail_over(stage.backend, fault) {
+            // Another one took over although this fault makes nobody do so.
+            self.failed_over();
         }
         self.led = (self.leaders(), now());
         self.heals(fault, None);
@@ -259,8 +262,12 @@ impl<'a> Nemesis<'a> {
             }
             self.pause_between(0.3, 0.7);
             // Or nothing was brought.
-            if !clocks.iter().all(|clock| clock.was_read()) {
-                return Err("a clock jumped, and its process did not ask for the time".to_owned());
+            let begun = Instant::now();
+            while !clocks.iter().all(|clock| clock.was_read()) {
+                if begun.elapsed() > PATIENCE_FOR_CLOCKS {
+                    return Err("a process does not ask for the time".to_owned());
+                }
+                thread::sleep(Duration::from_millis(5));
             }
         }
         clocks

@@ -72,6 +72,7 @@ impl Nemesis<'_> {
             }
             Fault::ServerClock => self.clocks(first, 1)?,
             Fault::MajorityClock => self.clocks(first, 2)?,
+            Fault::DiskFull => self.refuse_to_write(&all)?,
             Fault::MemoryFull => self.run_out_of_memory(&all),
             Fault::MinorityFull => self.run_out_of_memory(&[any]),
             _ => unreachable!("not on independent nodes: {fault:?}"),

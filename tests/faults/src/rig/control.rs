@@ -11,14 +11,10 @@ use tokio::{
 use tower_lock::{BoxError, LockManager};
 
 use super::{
-    AWAKE, DRAINED, READY, RESTED, Setup, THREADS, connect,
+    AWAKE, DRAINED, GRACE, READY, RESTED, Setup, THREADS, connect,
     load::{Storm, Traffic},
     recorder::{self, Recorder},
 };
-
-/// What holders get when the process is asked to end: some hold for longer, and are told then, and
-/// some of these work on.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs until it is asked to end, or its standard input ends.
 pub(crate) fn run(setup: &str) -> Result<(), BoxError> {

@@ -24,6 +24,10 @@ pub(crate) const THREADS: usize = 2;
 /// The longest that anybody but a storm waits.
 pub(crate) const PATIENT: Duration = Duration::from_secs(4);
 
+/// What holders get when the process is asked to end: some hold for longer, and are told then, and
+/// some of these work on.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
 /// What it prints when it is ready.
 pub(crate) const READY: &str = "ready";
 

@@ -67,6 +67,7 @@ pub(super) fn rules() -> Rules {
         answer_slack: 100 * MS,
         told_slack: 100 * MS,
         recovery: 2500 * MS,
+        drain: 3000 * MS,
         // Less than a lease; two who leave when it is their turn take 320 ms.
         hand_off: 350 * MS,
         stall: 300 * MS,
@@ -427,7 +428,7 @@ impl World {
                 self.over(id, What::Lost { id });
             }
             (Here::TimeUp(_), State::Waiting) if !self.attempts[&id].forgotten => {
-                let why = "timeout".to_owned();
+                let why = "wait_timed_out".to_owned();
                 self.over(id, What::Refused { id, why });
             }
             (Here::AskAgain(_), State::Waiting) if !self.attempts[&id].forgotten => {

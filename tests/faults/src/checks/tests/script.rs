@@ -175,6 +175,7 @@ pub(super) fn rules() -> Rules {
         answer_slack: 200 * MS,
         told_slack: 100 * MS,
         recovery: 2000 * MS,
+        drain: 3000 * MS,
         hand_off: 1500 * MS,
         stall: 300 * MS,
     }
