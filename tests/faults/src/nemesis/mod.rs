@@ -225,6 +225,19 @@ impl<'a> Nemesis<'a> {
         tries.find_map(|place| place).unwrap_or(somebody)
     }
 
+    /// Waits until somebody holds of whom no replica knows, and so until whoever holds now has ended. For no
+    /// longer than replicas that are cut off may become master for; and not for long where a replica has
+    /// to know before anybody holds.
+    fn unreplicated_holder(&mut self) {
+        let since = now();
+        let tries = match self.stage.backend {
+            Backend::SentinelAcked => 1,
+            _ => 3,
+        };
+        let mut places = (0..tries).map(|_| self.rigs.at_work(HELD_LONG, since));
+        places.find_map(|place| place);
+    }
+
     /// Where the leader is cut off together with a process: what is to be cut at its own proxies,
     /// which stand before the servers in their order, and its number in the system. Nothing, where
     /// it is cut off alone.

@@ -90,8 +90,7 @@ impl Nemesis<'_> {
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas();
-                    // Of this one no replica knows.
-                    self.rigs.at_work(HELD_LONG, now());
+                    self.unreplicated_holder();
                 }
                 let old = servers.kill_master();
                 self.runtime.block_on(servers.switched_from(old));
@@ -147,7 +146,7 @@ impl Nemesis<'_> {
             Fault::KillServer | Fault::UnreplicatedFailOver => {
                 if fault == Fault::UnreplicatedFailOver {
                     servers.cut_off_replicas(master);
-                    self.rigs.at_work(HELD_LONG, now());
+                    self.unreplicated_holder();
                 }
                 servers.kill(master);
                 self.runtime.block_on(servers.taken_over(master));
