@@ -49,11 +49,12 @@ async fn a_release_with_100_waiters_wakes_one() {
     }
     let (asked, sent) = (txns(&server) - asked, events(&server) - sent);
     println!("20 releases: {asked} transactions, {sent} events");
+    let took = begun.elapsed().as_secs_f64();
     // A release and a look for each. Each deletion is told to who waits behind it, and to the other
-    // process if its holder is watched, as on a busy machine it has held for longer than a moment.
-    let looks_by_timer = WAITERS as f64 * begun.elapsed().as_secs_f64() / 4.0;
+    // process if its holder is watched: that is one that has held for 100 ms, as on a busy machine.
+    let (looks_by_timer, watched) = (WAITERS as f64 * took / 4.0, took / 0.1);
     assert!(asked <= 40.0 + looks_by_timer, "{asked} transactions");
-    assert!(sent <= 40.0, "{sent} events");
+    assert!(sent <= 20.0 + watched, "{sent} events");
     drop((waiting, held));
 }
 

@@ -357,30 +357,36 @@ async fn single_flight(locks: &LockManager, head: &Head, answer: &Answer) {
     }
 }
 
-/// Lists without quotes are simple to read: what stands before a comma or `=`.
+/// Lists without quotes are simple to read.
 fn names(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter();
     // What is no text is no name that is known, and those beside it count.
     let text = values.map(|value| String::from_utf8_lossy(value.as_bytes()));
     let all = text.filter(|text| !text.contains('"')).flat_map(|text| {
         let names = text.split(',');
-        let names = names.map(|one| one.split('=').next().unwrap_or_default());
         let names = names.map(|one| one.trim().to_ascii_lowercase());
         names.collect::<Vec<_>>()
     });
     all.collect()
 }
 
+/// The names of directives, without their arguments.
+fn directives(headers: &HeaderMap) -> Vec<String> {
+    let all = names(headers, &CACHE_CONTROL).into_iter();
+    let all = all.map(|one| one.split('=').next().unwrap_or_default().trim().to_owned());
+    all.collect()
+}
+
 fn may_be_shared(head: &Head, answer: &Answer) -> bool {
-    let directives = names(&answer.headers, &CACHE_CONTROL);
+    let told = directives(&answer.headers);
     let forbids = |name: &String| matches!(name.as_str(), "no-store" | "private" | "no-cache");
     let varies = names(&answer.headers, &VARY);
-    let wants_none = names(&head.headers, &CACHE_CONTROL)
+    let wants_none = directives(&head.headers)
         .iter()
         .any(|name| name == "no-store");
     let names_somebody =
         head.headers.contains_key(AUTHORIZATION) || head.headers.contains_key(COOKIE);
-    let is_public = directives
+    let is_public = told
         .iter()
         .any(|name| name == "public" || name == "s-maxage");
     let quotes = answer
@@ -388,7 +394,7 @@ fn may_be_shared(head: &Head, answer: &Answer) -> bool {
         .get_all(CACHE_CONTROL)
         .iter()
         .any(|value| value.as_bytes().contains(&b'"'));
-    !(directives.iter().any(forbids)
+    !(told.iter().any(forbids)
         || varies
             .iter()
             .any(|name| !name.is_empty() && name != "accept")
