@@ -1,5 +1,6 @@
-/* Adds so many nanoseconds to the wall clock that one process sees, as the first word of a mapped file
- * says, while it runs; the second word is what it saw last. It neither allocates nor looks symbols up, as a server's allocator asks for the time. */
+/* Adds so many nanoseconds to the wall clock that one process sees, as the first word of a mapped
+ * file says, while it runs; the second word is what it saw last. It neither allocates nor looks
+ * symbols up, as a server's allocator asks for the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

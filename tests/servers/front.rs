@@ -44,26 +44,26 @@ impl Front {
 
     /// Lets nothing pass between these processes and the server, in silence, if they began it.
     pub(super) fn cut(&self, processes: &[u32]) {
-        self.server.cut(processes);
-        self.bus.iter().for_each(|bus| bus.cut(processes));
+        self.proxies().for_each(|proxy| proxy.cut(processes));
     }
 
     /// Lets nothing pass to the server from these processes, on what they began.
     pub(super) fn cut_up(&self, processes: &[u32]) {
-        self.server.cut_up(processes);
-        self.bus.iter().for_each(|bus| bus.cut_up(processes));
+        self.proxies().for_each(|proxy| proxy.cut_up(processes));
     }
 
     /// Lets nothing pass from the server to these processes, on what they began.
     pub(super) fn cut_down(&self, processes: &[u32]) {
-        self.server.cut_down(processes);
-        self.bus.iter().for_each(|bus| bus.cut_down(processes));
+        self.proxies().for_each(|proxy| proxy.cut_down(processes));
     }
 
     /// Ends every fault, for everybody.
     pub(super) fn mend(&self) {
-        self.server.mend();
-        self.bus.iter().for_each(TcpProxy::mend);
+        self.proxies().for_each(TcpProxy::mend);
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &TcpProxy> {
+        [&self.server].into_iter().chain(&self.bus)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     expect,
     faults::Fault,
     history::{Event, History},
-    nemesis::Nemesis,
+    nemesis::{Brought, Nemesis},
     rig::Load,
     stage::{Backend, Needs, Rigs, Stage},
 };
@@ -49,22 +49,12 @@ pub(crate) struct Cell {
 pub(crate) struct Outcome {
     pub(crate) cell: Cell,
     pub(crate) found: Found,
-    /// How often the fault was brought.
-    pub(crate) rounds: u32,
-    /// How often another server took over by itself.
-    pub(crate) unasked: u32,
+    pub(crate) brought: Brought,
     /// What should not be so, each in a line. None of them is what the table of expectations has.
     pub(crate) wrong: Vec<String>,
     /// Where the history is, if something is wrong.
     pub(crate) kept: Option<PathBuf>,
     pub(crate) took: Duration,
-}
-
-/// How often anything was.
-#[derive(Default)]
-struct Brought {
-    rounds: u32,
-    unasked: u32,
 }
 
 impl Cell {
@@ -76,7 +66,7 @@ impl Cell {
         let begun = Instant::now();
         let mut wrong = Vec::new();
         let mut logs = String::new();
-        let (events, Brought { rounds, unasked }) = self.play(&mut wrong, &mut logs);
+        let (events, brought) = self.play(&mut wrong, &mut logs);
         let found = match History::of(events.clone()) {
             Ok(history) => {
                 let found = checks::check(&history, &expect::rules(self.backend, self.fault));
@@ -92,8 +82,7 @@ impl Cell {
         Outcome {
             cell: self,
             found,
-            rounds,
-            unasked,
+            brought,
             wrong,
             kept,
             took: begun.elapsed(),
@@ -205,16 +194,13 @@ impl Cell {
             }
             let over = match self.time {
                 Some(time) => begun.elapsed() >= time,
-                None => nemesis.round >= self.rounds(),
+                None => nemesis.brought.rounds >= self.rounds(),
             };
             if over {
                 break;
             }
         }
-        *brought = Brought {
-            rounds: nemesis.round,
-            unasked: nemesis.unasked,
-        };
+        *brought = nemesis.brought;
         wrong.extend(rigs.rest()?);
         // While the processes live: what they renew for nobody would be gone with them.
         wrong.extend(left_over(stage));

@@ -101,7 +101,7 @@ fn tell(outcome: &Outcome) {
          {} overtaken and {} handed on of {} places, {} recoveries within {} ms, {} served, {} hand-offs within {} ms",
         outcome.cell.name(),
         outcome.took,
-        outcome.rounds,
+        outcome.brought.rounds,
         figures.attempts,
         figures.grants,
         count(Kind::DoubleHold),

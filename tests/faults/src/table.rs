@@ -8,6 +8,7 @@ use crate::{
     checks::{Figures, Kind},
     expect,
     faults::Fault,
+    nemesis::Brought,
     servers::zookeeper,
     stage::Backend,
 };
@@ -113,9 +114,10 @@ fn row(text: &mut String, outcome: &Outcome) {
         count => Some(format!("{} {}", kind.says(), grouped(count as u64))),
     });
     let others: Vec<_> = others.collect();
-    let brought = match outcome.unasked {
-        0 => outcome.rounds.to_string(),
-        unasked => format!("{} and {unasked} fail-over(s) by itself", outcome.rounds),
+    let Brought { rounds, unasked } = outcome.brought;
+    let brought = match unasked {
+        0 => rounds.to_string(),
+        _ => format!("{rounds} and {unasked} fail-over(s) by itself"),
     };
     let (allowed, why) = expect::allowed(cell.backend, cell.fault);
     let excuse = if allowed.is_empty() || cell.backend.is_control() {

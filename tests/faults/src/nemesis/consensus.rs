@@ -64,6 +64,7 @@ impl Nemesis<'_> {
     pub(super) fn zookeeper(&mut self, ensemble: &Ensemble, fault: Fault) -> Result<(), String> {
         let servers = &ensemble.servers;
         let any = self.rng.usize(0..servers.len());
+        let but = |one: usize| (0..servers.len()).filter(move |&other| other != one);
         match fault {
             Fault::KillServer => {
                 servers[any].kill();
@@ -97,21 +98,17 @@ impl Nemesis<'_> {
             Fault::CutServers | Fault::Split => {
                 let leader = ensemble.leader();
                 let beside = self.beside(fault, Some(leader));
-                let others = (0..servers.len()).filter(|&other| other != leader);
-                others.clone().for_each(|other| ensemble.cut(leader, other));
+                but(leader).for_each(|other| ensemble.cut(leader, other));
                 self.pause_between(1.0, 2.0);
-                others.for_each(|other| ensemble.mend(leader, other));
+                but(leader).for_each(|other| ensemble.mend(leader, other));
                 beside.heal();
             }
             Fault::MuteLeader => {
                 let leader = ensemble.leader();
-                let others = (0..servers.len()).filter(|&other| other != leader);
-                others
-                    .clone()
-                    .for_each(|other| ensemble.mute(leader, other));
+                but(leader).for_each(|other| ensemble.mute(leader, other));
                 ensemble.wait_for_a_leader_beside(leader);
                 self.pause_between(0.0, 0.5);
-                others.for_each(|other| ensemble.mend(leader, other));
+                but(leader).for_each(|other| ensemble.mend(leader, other));
             }
             Fault::ServerClock => {
                 // It is the one that ends sessions.

@@ -49,16 +49,22 @@ impl Beside {
     }
 }
 
+/// How often anything was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Brought {
+    /// Faults.
+    pub(crate) rounds: u32,
+    /// Times that another server took over by itself.
+    pub(crate) unasked: u32,
+}
+
 /// Who brings the faults of a run, in an order that its seed decides.
 pub(crate) struct Nemesis<'a> {
     stage: &'a Stage,
     rigs: &'a mut Rigs,
     rng: fastrand::Rng,
     runtime: &'a tokio::runtime::Runtime,
-    /// How often it did so.
-    pub(crate) round: u32,
-    /// How often another server took over by itself.
-    pub(crate) unasked: u32,
+    pub(crate) brought: Brought,
     /// Who led the servers when the last fault was over, and when that was.
     led: (Vec<u16>, Nanos),
 }
@@ -75,8 +81,7 @@ impl<'a> Nemesis<'a> {
             rigs,
             rng: fastrand::Rng::with_seed(seed),
             runtime,
-            round: 0,
-            unasked: 0,
+            brought: Brought::default(),
             led: (Vec::new(), 0),
         };
         this.led = (this.leaders(), now());
@@ -92,7 +97,7 @@ impl<'a> Nemesis<'a> {
             }
             fault => fault,
         };
-        self.round += 1;
+        self.brought.rounds += 1;
         // Who holds is met, if that is what it is about.
         let place = if fault.is_of_one_process() {
             self.holder()
@@ -198,7 +203,7 @@ impl<'a> Nemesis<'a> {
             // Without a replica nothing is granted.
             self.runtime.block_on(servers.reconnect_replicas());
         }
-        self.unasked += 1;
+        self.brought.unasked += 1;
         let name = Fault::FailOver.name().to_owned();
         let process = None;
         let since = self.led.1;

@@ -16,7 +16,7 @@ pub(crate) struct Needs {
     pub(crate) fail_over: bool,
     /// Servers' wall clocks that can be set.
     pub(crate) server_clocks: bool,
-    /// A wall clock of the processes that can be set.
+    /// Wall clocks of the processes that can be set.
     pub(crate) client_clocks: bool,
     /// Whether what servers know is to outlive them, where others could know it too.
     pub(crate) durable: bool,

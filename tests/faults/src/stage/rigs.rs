@@ -175,7 +175,7 @@ impl Rigs {
         command
             .arg("--rig")
             .arg(serde_json::to_string(&setup).expect("it is JSON"));
-        if let Some(clock) = &stage.client_clocks.get(place) {
+        if let Some(clock) = stage.client_clocks.get(place) {
             command.envs(clock.environment());
         }
         Rig {
