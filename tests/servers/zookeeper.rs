@@ -133,6 +133,8 @@ impl ZooKeeperServer {
             .args(["-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024"])
             .args(["-Dorg.slf4j.simpleLogger.logFile=System.out"])
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"])
+            // Clients that are not served would fill the log that a failure shows.
+            .arg("-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.NIOServerCnxn=error")
             .args(&self.properties)
             .args(["-cp", &JARS.join(":")])
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
@@ -405,7 +407,14 @@ impl Ensemble {
                     None => own,
                 };
                 let id = other + 1;
-                config += &format!("server.{id}=127.0.0.1:{quorum}:{election}\n");
+                // It tells others its own address, by which they would pass the proxies: but not
+                // if it has no name.
+                let ip = if has_links && other == this {
+                    Ipv4Addr::UNSPECIFIED
+                } else {
+                    Ipv4Addr::LOCALHOST
+                };
+                config += &format!("server.{id}={ip}:{quorum}:{election}\n");
             }
             ZooKeeperServer::new(this + 1, config)
         };
@@ -442,14 +451,31 @@ impl Ensemble {
         }
     }
 
+    /// The last lines of each one's log.
+    fn logs(&self) -> String {
+        let numbered = self.servers.iter().enumerate();
+        numbered
+            .map(|(n, server)| format!("server {n}:\n{}\n", server.log()))
+            .collect()
+    }
+
     /// Waits until another one than this leads, too.
     pub fn wait_for_a_leader_beside(&self, old: usize) {
         let begun = Instant::now();
         let leads = |n: usize| self.servers[n].mode().as_deref() == Some("leader");
         while !(0..self.servers.len()).any(|n| n != old && leads(n)) {
-            assert!(begun.elapsed() < PATIENCE, "no other one leads");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "no other one leads:\n{}",
+                self.logs()
+            );
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// How often the first one opened a way to elections of the second.
+    pub fn calls(&self, from: usize, to: usize) -> usize {
+        self.links[&(from, to)][1].accepted()
     }
 
     /// Cuts every way between these two, in silence.

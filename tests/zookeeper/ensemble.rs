@@ -107,6 +107,20 @@ async fn the_successor_of_a_killed_process_comes_when_its_session_has_ended() {
     lease.release().await.unwrap();
 }
 
+/// The server of the higher number calls back whoever calls it, at the address that it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_servers_say_to_each_other_passes_the_links() {
+    let ensemble = Ensemble::start_with_links();
+    for (lower, higher) in [(0, 1), (0, 2), (1, 2)] {
+        let before = ensemble.calls(higher, lower);
+        ensemble.servers[lower].restart();
+        assert!(
+            ensemble.calls(higher, lower) > before,
+            "{higher} to {lower}"
+        );
+    }
+}
+
 /// The trap: a follower that is cut off from its leader goes on answering pings and reads, so its
 /// clients feel well, while the leader ends their sessions.
 #[tokio::test(flavor = "multi_thread")]
