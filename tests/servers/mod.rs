@@ -18,6 +18,7 @@ pub mod base64;
 pub mod certificates;
 pub mod clock;
 pub mod cluster;
+pub mod ensemble;
 pub mod etcd;
 pub mod etcd_operator;
 pub mod foreign;
@@ -41,6 +42,7 @@ pub use self::{
     certificates::Certificates,
     clock::Clock,
     cluster::{ClusterServers, ClusterSetup},
+    ensemble::Ensemble,
     etcd::Etcd,
     foreign::ForeignClient,
     process::Process,
@@ -49,5 +51,5 @@ pub use self::{
     redlock::RedLockServers,
     resp::Reply,
     sentinel::{SentinelServers, SentinelSetup},
-    zookeeper::{Ensemble, ZooKeeperServer},
+    zookeeper::ZooKeeperServer,
 };
