@@ -3,6 +3,7 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod bursts;
 mod clocks;
 mod foreign_clients;
 mod guard;

@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep_until, timeout_at},
+    sync::{SemaphorePermit, oneshot},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -146,6 +146,7 @@ impl Campaign {
         let mut troubled: Option<Instant> = None;
         let mut ballot = 0;
         loop {
+            let turn = self.turn(shared).await?;
             self.waiter.asks();
             ballot += 1;
             let refusal = match attempt(shared, &self.seat, posts, &self.wish, ballot).await {
@@ -168,6 +169,7 @@ impl Campaign {
                 .step_back(shared, limit, &self.seat, ballot, waits, refusal.got)
                 .await;
             if is_there {
+                drop(turn);
                 troubled = None;
                 self.until_worth_it(shared, refusal, &mut backoff).await?;
                 continue;
@@ -179,6 +181,7 @@ impl Campaign {
                 self.give_back(shared, posts).await;
                 return Err(unavailable(shared, refusal));
             }
+            drop(turn);
             let pause = Instant::now() + jittered(SOON);
             tokio::select! {
                 () = sleep_until(pause) => {}
@@ -187,10 +190,31 @@ impl Campaign {
         }
     }
 
+    /// Waits until this process has fewer rounds under way; `None` if it never will.
+    async fn turn<'a>(
+        &self,
+        shared: &'a Shared,
+    ) -> Result<Option<SemaphorePermit<'a>>, BackendError> {
+        if let Ok(turn) = shared.rounds.try_acquire() {
+            return Ok(Some(turn));
+        }
+        let turn = shared.rounds.acquire();
+        if self.wish.waits {
+            return Ok(turn.await.ok());
+        }
+        match timeout(ANSWER, turn).await {
+            Ok(turn) => Ok(turn.ok()),
+            Err(_) => Err(BackendError::new(
+                BackendErrorKind::Unavailable,
+                "this process asks the nodes for more locks than they can answer",
+            )),
+        }
+    }
+
     /// Before a refusal is told, so that who asks next does not meet what is left of this one.
     async fn give_back(&self, shared: &Shared, posts: &mut Posts) {
         let limit = shared.node_timeout(self.wish.ttl);
-        let leaving = posts.leave(shared, &self.seat, || {});
+        let leaving = posts.leave(shared, &self.seat, true, || {});
         let _ = super::post::within(limit, leaving).await;
     }
 

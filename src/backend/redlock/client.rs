@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, Semaphore, mpsc, watch},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,11 @@ pub(super) const ANSWER: Duration = Duration::from_secs(1);
 
 /// The longest that a node may take to vote, unless the builder says otherwise.
 const VOTE: Duration = Duration::from_millis(50);
+
+/// How many rounds of votes this process has under way. What waits at a node has little time to be
+/// answered, and is asked again where it was not: a burst would be sent many times over, and end with
+/// connections that are taken for dead.
+const ROUNDS: usize = 64;
 
 /// What backends and leases hold on to. With the last of them the tasks end, after what is to be
 /// undone has been undone.
@@ -50,6 +55,8 @@ pub(super) struct Shared {
     /// The highest token that was seen or proposed here.
     highest: AtomicU64,
     pub(super) room: Room,
+    /// A round of votes takes one, in the order of asking.
+    pub(super) rounds: Semaphore,
     /// Which process of a server each node is now, and whether it can do what is needed.
     pub(super) runs: Mutex<Vec<Option<Run>>>,
     /// Told when a node may vote that did not.
@@ -93,6 +100,7 @@ impl Client {
             max_ttl: settings.max_ttl,
             highest: AtomicU64::new(0),
             room: Room::default(),
+            rounds: Semaphore::new(ROUNDS),
             votes: watch::Sender::new(()),
             look_again: Notify::new(),
             lock_runtime: lock_runtime.clone(),

@@ -143,10 +143,16 @@ impl Post {
     }
 
     /// Until it is done, or never will be.
-    async fn leave(&mut self, node: &Node, seat: &Seat) {
+    async fn leave(&mut self, node: &Node, seat: &Seat, urgent: bool) {
         let mut pause = Duration::from_millis(20);
         while self.left {
-            match self.release(node, seat).await {
+            let turn = match urgent {
+                true => None,
+                false => node.undos.acquire().await.ok(),
+            };
+            let released = self.release(node, seat).await;
+            drop(turn);
+            match released {
                 Ok(()) => {}
                 // It was heard: asking again would be answered the same.
                 Err(trouble) if trouble.answered && !trouble.may_pass() => {
@@ -270,10 +276,17 @@ impl Posts {
         let _ = within(limit, asks).await;
     }
 
-    /// Leaves nothing anywhere, however long that takes; `heard` is told of each node.
-    pub(super) async fn leave(&mut self, shared: &Shared, seat: &Seat, mut heard: impl FnMut()) {
+    /// Leaves nothing anywhere, however long that takes; `heard` is told of each node. What others
+    /// wait for is `urgent`: the rest goes in turns.
+    pub(super) async fn leave(
+        &mut self,
+        shared: &Shared,
+        seat: &Seat,
+        urgent: bool,
+        mut heard: impl FnMut(),
+    ) {
         let asks = self.0.iter_mut().zip(&shared.nodes);
-        let asks = asks.map(|(post, node)| post.leave(node, seat));
+        let asks = asks.map(|(post, node)| post.leave(node, seat, urgent));
         each(asks, |_, ()| {
             heard();
             false

@@ -53,7 +53,9 @@ impl Undo {
                 undone.fetch_add(1, Ordering::Relaxed);
                 check(false);
             };
-            let leaving = self.posts.leave(&shared, &self.seat, heard);
+            let leaving = self
+                .posts
+                .leave(&shared, &self.seat, self.done.is_some(), heard);
             tokio::pin!(leaving);
             tokio::select! {
                 biased;

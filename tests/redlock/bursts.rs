@@ -1,0 +1,92 @@
+//! Many callers of one process at once. What it asks of the nodes does not grow with them where the
+//! nodes are slow: else what is not answered in time is asked again by everybody, and the nodes
+//! never come to the end of it.
+
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::Instant};
+use tower_lock::{
+    BackendErrorKind, Lease as _, LockBackend as _,
+    backend::{AcquireRequest, WaitBound},
+};
+
+use crate::{
+    servers::RedLockServers,
+    support::{LONG, deploy, hold, key, kind, patient, until, until_nothing_is_left},
+};
+
+/// More than go on at a time.
+const CALLERS: usize = 1000;
+
+fn reset(servers: &RedLockServers) {
+    servers.iter().for_each(|node| node.reset_calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_wait_here_and_not_at_nodes_that_say_nothing() {
+    let (servers, backend) = deploy(3).await;
+    reset(&servers);
+    servers.iter().for_each(|node| node.pause());
+    let deadline = Instant::now() + Duration::from_millis(400);
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let request = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Until(deadline));
+        let backend = backend.clone();
+        callers.spawn(async move { backend.acquire(&request).await });
+    }
+    while let Some(refused) = callers.join_next().await {
+        let kind = kind(refused.unwrap());
+        let expected = [
+            BackendErrorKind::Unavailable,
+            BackendErrorKind::WaitTimedOut,
+        ];
+        assert!(expected.contains(&kind), "{kind:?}");
+    }
+    servers.iter().for_each(|node| node.resume());
+    until_nothing_is_left(&servers, Duration::from_secs(20)).await;
+    let run = servers.iter().map(|node| node.calls("evalsha"));
+    let run = run.max().unwrap();
+    println!("{run} scripts for {CALLERS} callers");
+    assert!(run < CALLERS as u64, "{run} scripts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_waiters_may_leave_at_once() {
+    let (servers, backend) = deploy(3).await;
+    let held = hold(&backend, &key(1)).await;
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let request = patient(&key(1), LONG);
+        let backend = backend.clone();
+        callers.spawn(async move { backend.acquire(&request).await });
+    }
+    until("all wait", async || {
+        backend.inspect(&key(1)).await.unwrap().waiters == CALLERS as u64
+    })
+    .await;
+    reset(&servers);
+    servers.iter().for_each(|node| node.pause());
+    callers.shutdown().await;
+    // So long that no answer is waited for any more, and connections count as dead.
+    until("the nodes count as away", async || {
+        let begun = Instant::now();
+        let refused = kind(backend.inspect(&key(1)).await);
+        refused == BackendErrorKind::Unavailable && begun.elapsed() < Duration::from_millis(50)
+    })
+    .await;
+    servers.iter().for_each(|node| node.resume());
+    until("nobody waits", async || {
+        backend
+            .inspect(&key(1))
+            .await
+            .is_ok_and(|state| state.waiters == 0)
+    })
+    .await;
+    // Each undo takes its owner out of the line.
+    let undone = servers.iter().map(|node| node.calls("zrem"));
+    let undone = undone.max().unwrap();
+    println!("{undone} undos for {CALLERS} that left");
+    assert!(undone < CALLERS as u64 * 3 / 2, "{undone} undos");
+    held.release().await.unwrap();
+    until_nothing_is_left(&servers, Duration::from_secs(20)).await;
+}
