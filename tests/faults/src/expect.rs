@@ -175,7 +175,7 @@ pub(crate) fn settles(backend: Backend, fault: Fault, repeats: bool) -> Duration
     let reconnected = Duration::from_nanos(rules.reconnects) + Duration::from_millis(700);
     match fault {
         // A machine that is as busy as that recovers when it is over.
-        Fault::Storm => LATE,
+        Fault::Storm => reconnected,
         // There is nothing to recover from.
         Fault::Calm | Fault::Cancel => LATE,
         _ if repeats => bound + Duration::from_millis(500),
@@ -257,7 +257,7 @@ pub(crate) fn rules(backend: Backend, fault: Fault) -> Rules {
         recovery: nanos(ttl + LATE + operation + late),
         drain: nanos(drain(backend, fault)),
         hand_off: nanos(hand_off(backend) + LATE + late),
-        reconnects: nanos(operation + LATE),
+        reconnects: nanos(operation + LATE + late),
     }
 }
 

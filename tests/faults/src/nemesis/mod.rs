@@ -99,7 +99,8 @@ impl<'a> Nemesis<'a> {
         };
         self.brought.rounds += 1;
         // Who holds is met, if that is what it is about.
-        let place = if fault.is_of_one_process() {
+        let place = if fault.is_of_one_process() || expect::meets_holders(self.stage.backend, fault)
+        {
             self.holder()
         } else {
             self.rng.usize(0..self.rigs.len())
