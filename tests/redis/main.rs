@@ -3,6 +3,7 @@
 #[path = "../servers/mod.rs"]
 mod servers;
 
+mod bursts;
 mod child;
 mod cluster;
 mod connections;

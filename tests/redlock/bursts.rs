@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// More than go on at a time.
-const CALLERS: usize = 1000;
+const CALLERS: usize = 2000;
 
 fn reset(servers: &RedLockServers) {
     servers.iter().for_each(|node| node.reset_calls());

@@ -12,7 +12,7 @@ use redis::{
     Value, aio::MultiplexedConnection,
 };
 use tokio::{
-    sync::{Notify, OnceCell},
+    sync::{Notify, OnceCell, Semaphore, SemaphorePermit},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,10 @@ use crate::sync::lock;
 /// requests wait for each other.
 const WRITE_QUEUE: usize = 4096;
 
+/// How many undos may be on their way at once. All that leave at the same time would together take longer
+/// than an answer may: it would be taken for lost, and all of it asked again.
+const UNDOS: usize = 64;
+
 /// How long opening a connection may take at least, however short the operation timeout is.
 const OPENING: Duration = Duration::from_secs(2);
 
@@ -38,6 +42,7 @@ pub(in crate::backend) struct Connection {
     may_kill: bool,
     ended: CancellationToken,
     doubt: Notify,
+    undos: Semaphore,
     retired: OnceCell<bool>,
     /// The sharded channels that it has subscribed to.
     heard: Mutex<HashMap<Arc<str>, Arc<OnceCell<()>>>>,
@@ -118,6 +123,7 @@ impl Connection {
                 may_kill: false,
                 ended,
                 doubt: Notify::new(),
+                undos: Semaphore::new(UNDOS),
                 retired: OnceCell::new(),
                 heard: Mutex::default(),
             };
@@ -187,6 +193,11 @@ impl Connection {
 
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
+    }
+
+    /// Before an undo that nobody waits for, and kept until it is answered.
+    pub(in crate::backend) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.undos.acquire().await.ok()
     }
 
     /// Resolves when somebody got no answer.

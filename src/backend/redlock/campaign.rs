@@ -1,7 +1,7 @@
 //! One acquire, on the lock runtime: it asks, waits, asks again, and outlives its caller until
 //! nothing of it is left.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{SemaphorePermit, oneshot},
@@ -199,15 +199,23 @@ impl Campaign {
             return Ok(Some(turn));
         }
         let turn = shared.rounds.acquire();
-        if self.wish.waits {
-            return Ok(turn.await.ok());
+        if !self.wish.waits {
+            return match timeout(ANSWER, turn).await {
+                Ok(turn) => Ok(turn.ok()),
+                Err(_) => Err(BackendError::new(
+                    BackendErrorKind::Unavailable,
+                    "this process asks the nodes for more locks than they can answer",
+                )),
+            };
         }
-        match timeout(ANSWER, turn).await {
-            Ok(turn) => Ok(turn.ok()),
-            Err(_) => Err(BackendError::new(
-                BackendErrorKind::Unavailable,
-                "this process asks the nodes for more locks than they can answer",
-            )),
+        let turn = turn.await.ok();
+        match self.wait {
+            // The turns of all whose time ends now come now, and each would ask for nothing.
+            WaitBound::Until(deadline) if deadline <= Instant::now() => {
+                drop(turn);
+                pending().await
+            }
+            _ => Ok(turn),
         }
     }
 

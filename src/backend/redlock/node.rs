@@ -9,7 +9,7 @@ use std::{
 };
 
 use redis::{PushInfo, PushKind};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     client::{ANSWER, Run, Shared},
@@ -24,10 +24,6 @@ use crate::{
     sync::lock,
 };
 
-/// How many waiters' undos a node is asked for at once. All that leave at the same time would
-/// together take longer than an answer may, so that it would be taken for dead and asked again.
-const UNDOS: usize = 64;
-
 pub(super) struct Node {
     /// Its place in the list.
     pub(super) at: usize,
@@ -38,8 +34,6 @@ pub(super) struct Node {
     /// How connecting went first.
     pub(super) first: watch::Sender<Option<Result<(), Trouble>>>,
     votes: AtomicBool,
-    /// An undo takes one that nobody waits for.
-    pub(super) undos: Semaphore,
 }
 
 impl Node {
@@ -51,7 +45,6 @@ impl Node {
             inbox_link: Link::new(ANSWER),
             first: watch::Sender::new(None),
             votes: AtomicBool::new(false),
-            undos: Semaphore::new(UNDOS),
         }
     }
 
