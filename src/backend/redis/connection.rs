@@ -12,7 +12,7 @@ use redis::{
     Value, aio::MultiplexedConnection,
 };
 use tokio::{
-    sync::{Notify, OnceCell, Semaphore, SemaphorePermit},
+    sync::{Notify, OnceCell},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,10 +27,6 @@ use crate::sync::lock;
 /// requests wait for each other.
 const WRITE_QUEUE: usize = 4096;
 
-/// How many undos may be on their way at once. All that leave at the same time would together take longer
-/// than an answer may: it would be taken for lost, and all of it asked again.
-const UNDOS: usize = 64;
-
 /// How long opening a connection may take at least, however short the operation timeout is.
 const OPENING: Duration = Duration::from_secs(2);
 
@@ -42,7 +38,6 @@ pub(in crate::backend) struct Connection {
     may_kill: bool,
     ended: CancellationToken,
     doubt: Notify,
-    undos: Semaphore,
     retired: OnceCell<bool>,
     /// The sharded channels that it has subscribed to.
     heard: Mutex<HashMap<Arc<str>, Arc<OnceCell<()>>>>,
@@ -123,7 +118,6 @@ impl Connection {
                 may_kill: false,
                 ended,
                 doubt: Notify::new(),
-                undos: Semaphore::new(UNDOS),
                 retired: OnceCell::new(),
                 heard: Mutex::default(),
             };
@@ -195,11 +189,6 @@ impl Connection {
         self.ended.cancelled().await;
     }
 
-    /// Before an undo that nobody waits for, and kept until it is answered.
-    pub(in crate::backend) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.undos.acquire().await.ok()
-    }
-
     /// Resolves when somebody got no answer.
     pub(super) async fn doubted(&self) {
         self.doubt.notified().await;
@@ -216,7 +205,17 @@ impl Connection {
         self.ended.cancel();
     }
 
+    /// What is asked over one that fell silent takes its time for nothing; where many ask in turn, the
+    /// time of all.
+    fn goes_on(&self) -> Result<(), Trouble> {
+        match self.has_ended() {
+            true => Err(Trouble::ended()),
+            false => Ok(()),
+        }
+    }
+
     async fn send(&self, cmd: &Cmd) -> Result<Value, Trouble> {
+        self.goes_on()?;
         let result = self.mux.clone().send_packed_command(cmd).await;
         self.judge(result.and_then(Value::extract_error))
     }
@@ -255,6 +254,7 @@ impl Connection {
         questions: &Pipeline,
         limit: Duration,
     ) -> Result<Vec<Result<Value, Trouble>>, Trouble> {
+        self.goes_on()?;
         let count = questions.len();
         let mut mux = self.mux.clone();
         let answers = mux.send_packed_commands(questions, 0, count);
@@ -338,10 +338,6 @@ impl Connection {
             .or_default()
             .clone();
         let subscribe = async || {
-            if self.has_ended() {
-                // Those who wait for each other here would go on trying one by one.
-                return Err(Trouble::ended());
-            }
             let mut cmd = redis::cmd("SSUBSCRIBE");
             cmd.arg(&**channel);
             self.ask(&cmd).await.map(drop)

@@ -139,7 +139,6 @@ impl Undo {
         asking: bool,
         buries: bool,
     ) -> Result<(), Trouble> {
-        let _turn = connection.turn().await;
         match &self.what {
             What::Gate { entry } => {
                 let mut cmd = redis::cmd("ZREM");

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     client::Shared,
     node::Node,
-    post::{Got, Pace, Post, Posts, Seat},
+    post::{Got, Post, Posts, Seat},
     quorum::{
         ballot::{Ballot, Next, Raise, Vote},
         renewal::Places,
@@ -183,7 +183,7 @@ async fn vote(
 ) -> Result<(Vote, bool), Trouble> {
     let before = post.left;
     let names = &seat.names;
-    let answer = post.ask(node, &VOTE, Pace::Now, |script, by_code, way| {
+    let answer = post.ask(node, &VOTE, false, |script, by_code, way| {
         let tombstone = way.looks.then(|| seat.tombstone());
         let mut keys = vec![&*names.lock, &*names.waiters, &*shared.node_name];
         keys.extend(tombstone.as_deref());
@@ -242,7 +242,7 @@ async fn raise(
         return Raise::NotHeld;
     }
     let names = &seat.names;
-    let answer = post.ask(node, &RAISE, Pace::Now, |script, by_code, _| {
+    let answer = post.ask(node, &RAISE, false, |script, by_code, _| {
         let keys = [&*names.lock, &*shared.node_name];
         let mut cmd = script.call(by_code, &keys);
         cmd.arg(&seat.owner).arg(ballot).arg(&*names.counter);

@@ -5,7 +5,7 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{SemaphorePermit, oneshot},
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use super::{
@@ -145,8 +145,10 @@ impl Campaign {
         let mut backoff = FOREIGN;
         let mut troubled: Option<Instant> = None;
         let mut ballot = 0;
+        let mut is_told = false;
         loop {
-            let turn = self.turn(shared).await?;
+            let turn = self.turn(shared, is_told).await?;
+            is_told = false;
             self.waiter.asks();
             ballot += 1;
             let refusal = match attempt(shared, &self.seat, posts, &self.wish, ballot).await {
@@ -160,6 +162,7 @@ impl Campaign {
             let refusal = &told.refusal;
             let is_there = told.is_majority_there(shared);
             if !self.wish.waits && is_there {
+                drop(turn);
                 self.give_back(shared, posts).await;
                 return Err(told.contended(self.wait));
             }
@@ -168,10 +171,10 @@ impl Campaign {
             posts
                 .step_back(shared, limit, &self.seat, ballot, waits, refusal.got)
                 .await;
+            drop(turn);
             if is_there {
-                drop(turn);
                 troubled = None;
-                self.until_worth_it(shared, refusal, &mut backoff).await?;
+                is_told = self.until_worth_it(shared, refusal, &mut backoff).await?;
                 continue;
             }
             // A connection may have broken just now; what is known to be away is not waited for.
@@ -181,7 +184,6 @@ impl Campaign {
                 self.give_back(shared, posts).await;
                 return Err(unavailable(shared, refusal));
             }
-            drop(turn);
             let pause = Instant::now() + jittered(SOON);
             tokio::select! {
                 () = sleep_until(pause) => {}
@@ -190,32 +192,46 @@ impl Campaign {
         }
     }
 
-    /// Waits until this process has fewer rounds under way; `None` if it never will.
+    /// Waits until this process has fewer rounds under way. `told`: the key is free, it seems.
     async fn turn<'a>(
         &self,
         shared: &'a Shared,
-    ) -> Result<Option<SemaphorePermit<'a>>, BackendError> {
-        if let Ok(turn) = shared.rounds.try_acquire() {
-            return Ok(Some(turn));
+        told: bool,
+    ) -> Result<SemaphorePermit<'a>, BackendError> {
+        if told && let Ok(turn) = shared.told.try_acquire() {
+            return Ok(turn);
         }
-        let turn = shared.rounds.acquire();
-        if !self.wish.waits {
-            return match timeout(ANSWER, turn).await {
-                Ok(turn) => Ok(turn.ok()),
-                Err(_) => Err(BackendError::new(
+        if let Ok(turn) = shared.rounds.try_acquire() {
+            return Ok(turn);
+        }
+        let patience = async {
+            if self.wish.waits {
+                // As long as it waits at all, which is seen to elsewhere.
+                pending().await
+            } else {
+                sleep_until(self.seat.began + ANSWER).await;
+            }
+        };
+        let turn = tokio::select! {
+            biased;
+            () = self.waiter.replaced() => return Err(replaced()),
+            turn = shared.rounds.acquire() => turn,
+            () = patience => return Err(match self.wait {
+                WaitBound::Fail => BackendError::new(
                     BackendErrorKind::Unavailable,
                     "this process asks the nodes for more locks than they can answer",
-                )),
-            };
-        }
-        let turn = turn.await.ok();
+                ),
+                _ => BackendError::new(BackendErrorKind::WaitTimedOut, ""),
+            }),
+        };
         match self.wait {
             // The turns of all whose time ends now come now, and each would ask for nothing.
-            WaitBound::Until(deadline) if deadline <= Instant::now() => {
+            WaitBound::Until(deadline) if self.wish.waits && deadline <= Instant::now() => {
                 drop(turn);
                 pending().await
             }
-            _ => Ok(turn),
+            // It is never closed.
+            _ => turn.map_err(|_| replaced()),
         }
     }
 
@@ -226,13 +242,14 @@ impl Campaign {
         let _ = super::post::within(limit, leaving).await;
     }
 
-    /// Waits until a majority may be had, or for as long as a lost message may delay.
+    /// Waits until a majority may be had, or for as long as a lost message may delay. Whether as many
+    /// nodes as are needed said that it may.
     async fn until_worth_it(
         &self,
         shared: &Shared,
         refusal: &Refusal,
         backoff: &mut Duration,
-    ) -> Result<(), BackendError> {
+    ) -> Result<bool, BackendError> {
         let names = &self.seat.names;
         let asked = Instant::now();
         // All that others had, or as many as there have to be. Of the rest, which was given back just
@@ -240,7 +257,7 @@ impl Campaign {
         let needed = (refusal.held.count_ones() as usize).min(shared.majority());
         // Nobody has it, and it could not be had: its time was too short, say.
         let mut soon = (needed == 0).then_some(asked + jittered(*backoff));
-        loop {
+        let told = loop {
             let mut until = asked + jittered(CEILING_BEHIND);
             if shared.room.stands_first(names, &self.waiter) {
                 until = asked + jittered(CEILING);
@@ -258,23 +275,23 @@ impl Campaign {
                 return Err(replaced());
             }
             if needed > 0 && news.free >= needed {
-                break;
+                break true;
             }
             if news.any && soon.is_none() {
                 soon = Some(Instant::now() + SOON.mul_f64(0.5 + fastrand::f64()));
             }
             until = soon.map_or(until, |soon| until.min(soon));
             tokio::select! {
-                () = sleep_until(until) => break,
+                () = sleep_until(until) => break false,
                 () = self.waiter.woken() => {}
             }
-        }
+        };
         *backoff = if refusal.foreign || needed == 0 {
             (*backoff * 2).min(CEILING)
         } else {
             FOREIGN
         };
-        Ok(())
+        Ok(told)
     }
 }
 

@@ -31,9 +31,11 @@ pub(super) const ANSWER: Duration = Duration::from_secs(1);
 const VOTE: Duration = Duration::from_millis(50);
 
 /// How many rounds of votes this process has under way. What waits at a node has little time to be
-/// answered, and is asked again where it was not: a burst would be sent many times over, and end with
-/// connections that are taken for dead.
+/// answered, and is asked again where it was not: a burst would be sent many times over, and end
+/// with connections that are taken for dead.
 const ROUNDS: usize = 64;
+/// How many more of those who were told that their key is free: it stands idle while they wait.
+const TOLD: usize = 16;
 
 /// What backends and leases hold on to. With the last of them the tasks end, after what is to be
 /// undone has been undone.
@@ -57,6 +59,8 @@ pub(super) struct Shared {
     pub(super) room: Room,
     /// A round of votes takes one, in the order of asking.
     pub(super) rounds: Semaphore,
+    /// And whose key is free, as far as is known, one of these, if there is one.
+    pub(super) told: Semaphore,
     /// Which process of a server each node is now, and whether it can do what is needed.
     pub(super) runs: Mutex<Vec<Option<Run>>>,
     /// Told when a node may vote that did not.
@@ -101,6 +105,7 @@ impl Client {
             highest: AtomicU64::new(0),
             room: Room::default(),
             rounds: Semaphore::new(ROUNDS),
+            told: Semaphore::new(TOLD),
             votes: watch::Sender::new(()),
             look_again: Notify::new(),
             lock_runtime: lock_runtime.clone(),

@@ -15,7 +15,7 @@ use super::{
     attempt::{Grant, Wish},
     client::{ANSWER, Client, Shared},
     node::Node,
-    post::{Pace, Post, Posts, Seat},
+    post::{Post, Posts, Seat},
     quorum::renewal::{Answer, Outcome, Places, Renewal},
     room::Asker,
     scripts::RENEW,
@@ -211,7 +211,7 @@ impl Inner {
 
     async fn ask(&self, post: &mut Post, node: &Node) -> Answer {
         let names = &self.seat.names;
-        let answer = post.ask(node, &RENEW, Pace::Now, |script, by_code, way| {
+        let answer = post.ask(node, &RENEW, false, |script, by_code, way| {
             let tombstone = way.looks.then(|| self.seat.tombstone());
             let mut keys = vec![
                 &*names.lock,

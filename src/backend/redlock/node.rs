@@ -9,7 +9,7 @@ use std::{
 };
 
 use redis::{PushInfo, PushKind};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
     client::{ANSWER, Run, Shared},
@@ -24,6 +24,11 @@ use crate::{
     sync::lock,
 };
 
+/// How many undos a node is asked for at once of which nobody waits for the end. All waiters that leave
+/// at the same time would together take longer than an answer may, and be asked again; or all wait
+/// for the node to come back, and wake each other.
+const UNDOS: usize = 64;
+
 pub(super) struct Node {
     /// Its place in the list.
     pub(super) at: usize,
@@ -34,6 +39,8 @@ pub(super) struct Node {
     /// How connecting went first.
     pub(super) first: watch::Sender<Option<Result<(), Trouble>>>,
     votes: AtomicBool,
+    /// Such an undo keeps one until it is done.
+    pub(super) undos: Semaphore,
 }
 
 impl Node {
@@ -45,6 +52,7 @@ impl Node {
             inbox_link: Link::new(ANSWER),
             first: watch::Sender::new(None),
             votes: AtomicBool::new(false),
+            undos: Semaphore::new(UNDOS),
         }
     }
 

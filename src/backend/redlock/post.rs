@@ -87,28 +87,19 @@ pub(super) struct Way {
     pub(super) looks: bool,
 }
 
-/// When something is asked, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// Over the connection that there is, for as long as it is polled.
-    Now,
-    /// Over one that there is soon, for as long as an answer may take.
-    Soon,
-    /// The same, when not too many others do.
-    InTurn,
-}
-
 impl Post {
+    /// Asks over the connection that there is, for as long as it is polled; or (`patiently`) over
+    /// one that there is soon, for as long as an answer may take.
     pub(super) async fn ask(
         &mut self,
         node: &Node,
         script: &Script,
-        pace: Pace,
+        patiently: bool,
         call: impl Fn(&Script, bool, Way) -> Cmd,
     ) -> Result<Value, Trouble> {
         let connection = match node.lock_link.ready() {
             Some(connection) => connection,
-            None if pace != Pace::Now => node.lock_link.connection().await?,
+            None if patiently => node.lock_link.connection().await?,
             None => return Err(Trouble::unavailable("there is no connection to Redis")),
         };
         if self.open
@@ -118,10 +109,6 @@ impl Post {
         {
             self.tainted = true;
         }
-        let _turn = match pace {
-            Pace::InTurn => connection.turn().await,
-            Pace::Now | Pace::Soon => None,
-        };
         self.over = Some(connection.clone());
         (self.open, self.left) = (true, true);
         let way = Way {
@@ -129,9 +116,10 @@ impl Post {
             looks: self.tainted || !connection.can_be_ended(),
         };
         let call = |script: &Script, by_code| call(script, by_code, way);
-        let answer = match pace {
-            Pace::Now => connection.run_unlimited(script, &call).await,
-            Pace::Soon | Pace::InTurn => connection.run(false, script, &call).await,
+        let answer = if patiently {
+            connection.run(false, script, &call).await
+        } else {
+            connection.run_unlimited(script, &call).await
         };
         if answer.as_ref().map_or_else(|t| t.answered, |_| true) {
             self.open = false;
@@ -139,10 +127,9 @@ impl Post {
         answer
     }
 
-    async fn release(&mut self, node: &Node, seat: &Seat, urgent: bool) -> Result<(), Trouble> {
+    async fn release(&mut self, node: &Node, seat: &Seat) -> Result<(), Trouble> {
         let Names { lock, waiters, .. } = &*seat.names;
-        let pace = if urgent { Pace::Soon } else { Pace::InTurn };
-        self.ask(node, &RELEASE, pace, |script, by_code, way| {
+        self.ask(node, &RELEASE, true, |script, by_code, way| {
             let tombstone = way.buries.then(|| seat.tombstone());
             let mut keys = vec![&**lock, waiters];
             keys.extend(tombstone.as_deref());
@@ -157,9 +144,17 @@ impl Post {
 
     /// Until it is done, or never will be.
     async fn leave(&mut self, node: &Node, seat: &Seat, urgent: bool) {
+        if !self.left {
+            return;
+        }
+        let _turn = match urgent {
+            true => None,
+            // It is never closed.
+            false => node.undos.acquire().await.ok(),
+        };
         let mut pause = Duration::from_millis(20);
         while self.left {
-            match self.release(node, seat, urgent).await {
+            match self.release(node, seat).await {
                 Ok(()) => {}
                 // It was heard: asking again would be answered the same.
                 Err(trouble) if trouble.answered && !trouble.may_pass() => {
@@ -181,7 +176,7 @@ impl Post {
         let Names { lock, waiters, .. } = &*seat.names;
         // Without an answer it stays as open as it was.
         let _ = self
-            .ask(node, &BACK, Pace::Now, |script, by_code, way| {
+            .ask(node, &BACK, false, |script, by_code, way| {
                 let tombstone = way.looks.then(|| seat.tombstone());
                 let mut keys = vec![&**lock, waiters];
                 keys.extend(tombstone.as_deref());
