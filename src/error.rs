@@ -34,7 +34,8 @@ impl Error for ConfigError {}
 pub enum BackendErrorKind {
     /// Another owner holds the key, and the request did not want to wait.
     Contended,
-    /// Another owner held the key until the request's wait ended.
+    /// Another owner held the key until the request's wait ended, or nobody had the time to say who
+    /// does.
     WaitTimedOut,
     /// The backend could not be reached, did not answer in time, or refused to work.
     /// Whether the command was executed is unknown.

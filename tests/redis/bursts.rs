@@ -1,4 +1,4 @@
-//! Many callers of one process at once: what it asks of a slow server does not grow with them.
+//! Many callers of one process leave at once.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::{
     },
 };
 
-const CALLERS: usize = 2000;
+const CALLERS: usize = 1000;
 
-const TIMEOUT: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// So many who stand in the queue.
 async fn callers(server: &RedisServer, backend: &RedisBackend) -> JoinSet<()> {
@@ -78,7 +78,7 @@ async fn those_who_leave_do_not_queue_for_a_connection_that_is_given_up() {
     let begun = Instant::now();
     callers.shutdown().await;
     until("nobody waits", async || waiters(&server, &key(1)) == 0).await;
-    // 64 of them for each timeout would take 16 s.
+    // One by one, an answer's time each, would take until the queue is gone by itself.
     let took = begun.elapsed();
     println!("all have left {took:?} after their connection fell silent");
     assert!(took < Duration::from_secs(8), "{took:?}");

@@ -127,8 +127,7 @@ impl Campaign {
                             unavailable(shared, &told.refusal)
                         }
                         Some(told) => told.contended(self.wait),
-                        // Nobody had the time to say anything.
-                        None => BackendError::new(BackendErrorKind::WaitTimedOut, ""),
+                        None => unheard(shared, self.wait),
                     }),
                 }
             }
@@ -145,10 +144,10 @@ impl Campaign {
         let mut backoff = FOREIGN;
         let mut troubled: Option<Instant> = None;
         let mut ballot = 0;
-        let mut is_told = false;
+        let mut is_free = false;
         loop {
-            let turn = self.turn(shared, is_told).await?;
-            is_told = false;
+            let turn = self.turn(shared, told.as_ref(), is_free).await?;
+            is_free = false;
             self.waiter.asks();
             ballot += 1;
             let refusal = match attempt(shared, &self.seat, posts, &self.wish, ballot).await {
@@ -174,7 +173,7 @@ impl Campaign {
             drop(turn);
             if is_there {
                 troubled = None;
-                is_told = self.until_worth_it(shared, refusal, &mut backoff).await?;
+                is_free = self.until_worth_it(shared, refusal, &mut backoff).await?;
                 continue;
             }
             // A connection may have broken just now; what is known to be away is not waited for.
@@ -192,18 +191,36 @@ impl Campaign {
         }
     }
 
-    /// Waits until this process has fewer rounds under way. `told`: the key is free, it seems.
+    /// Waits until this process has fewer rounds under way. `is_free`: so the nodes say.
     async fn turn<'a>(
         &self,
         shared: &'a Shared,
-        told: bool,
+        told: Option<&Told>,
+        is_free: bool,
     ) -> Result<SemaphorePermit<'a>, BackendError> {
-        if told && let Ok(turn) = shared.told.try_acquire() {
-            return Ok(turn);
+        let at_once = || {
+            let told = is_free.then(|| shared.told.try_acquire().ok()).flatten();
+            told.or_else(|| shared.rounds.try_acquire().ok())
+        };
+        let turn = match at_once() {
+            Some(turn) => turn,
+            None => self.turn_comes(shared, told).await?,
+        };
+        match self.wait {
+            // The turns of all whose time ends now come now, and each would ask for nothing.
+            WaitBound::Until(deadline) if self.wish.waits && deadline <= Instant::now() => {
+                drop(turn);
+                pending().await
+            }
+            _ => Ok(turn),
         }
-        if let Ok(turn) = shared.rounds.try_acquire() {
-            return Ok(turn);
-        }
+    }
+
+    async fn turn_comes<'a>(
+        &self,
+        shared: &'a Shared,
+        told: Option<&Told>,
+    ) -> Result<SemaphorePermit<'a>, BackendError> {
         let patience = async {
             if self.wish.waits {
                 // As long as it waits at all, which is seen to elsewhere.
@@ -212,26 +229,15 @@ impl Campaign {
                 sleep_until(self.seat.began + ANSWER).await;
             }
         };
-        let turn = tokio::select! {
+        tokio::select! {
             biased;
-            () = self.waiter.replaced() => return Err(replaced()),
-            turn = shared.rounds.acquire() => turn,
-            () = patience => return Err(match self.wait {
-                WaitBound::Fail => BackendError::new(
-                    BackendErrorKind::Unavailable,
-                    "this process asks the nodes for more locks than they can answer",
-                ),
-                _ => BackendError::new(BackendErrorKind::WaitTimedOut, ""),
-            }),
-        };
-        match self.wait {
-            // The turns of all whose time ends now come now, and each would ask for nothing.
-            WaitBound::Until(deadline) if self.wish.waits && deadline <= Instant::now() => {
-                drop(turn);
-                pending().await
-            }
+            () = self.waiter.replaced() => Err(replaced()),
             // It is never closed.
-            _ => turn.map_err(|_| replaced()),
+            turn = shared.rounds.acquire() => turn.map_err(|_| replaced()),
+            () = patience => Err(match told {
+                Some(told) => unavailable(shared, &told.refusal),
+                None => unheard(shared, self.wait),
+            }),
         }
     }
 
@@ -339,6 +345,20 @@ fn unavailable(shared: &Shared, refusal: &Refusal) -> BackendError {
     match trouble {
         Some(trouble) => error.with_source(BackendError::from(trouble)),
         None => error,
+    }
+}
+
+/// Of one whose turn did not come.
+fn unheard(shared: &Shared, wait: WaitBound) -> BackendError {
+    if shared.reachable() < shared.majority() {
+        return unavailable(shared, &Refusal::default());
+    }
+    match wait {
+        WaitBound::Fail => BackendError::new(
+            BackendErrorKind::Unavailable,
+            "this process asks for more locks at once than the nodes answer in time",
+        ),
+        _ => BackendError::new(BackendErrorKind::WaitTimedOut, ""),
     }
 }
 

@@ -278,8 +278,8 @@ impl Posts {
         let _ = within(limit, asks).await;
     }
 
-    /// Leaves nothing anywhere, however long that takes; `heard` is told of each node. What others
-    /// wait for is `urgent`: the rest goes in turns.
+    /// Leaves nothing anywhere, however long that takes; `heard` is told of each node. A lease is
+    /// `urgent`: attempts go in turns.
     pub(super) async fn leave(
         &mut self,
         shared: &Shared,
