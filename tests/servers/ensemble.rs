@@ -86,7 +86,7 @@ impl Ensemble {
                 };
                 let id = other + 1;
                 // It tells others its own address, by which they would pass the proxies: but not
-                // if it has no name.
+                // if that is any. So its ports are open on all interfaces while it runs.
                 let ip = if has_links && other == this {
                     Ipv4Addr::UNSPECIFIED
                 } else {
