@@ -6,10 +6,8 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_lock::{Lease as _, LockBackend as _, RedisBackend};
 
 use crate::{
-    servers::{RedisServer, TcpProxy},
-    support::{
-        LONG, connect_with, hold, key, patient, quiet, until, until_nothing_is_left, waiters,
-    },
+    servers::{RedisServer, TcpProxy, patience::quiet},
+    support::{LONG, connect_with, hold, key, patient, until, until_nothing_is_left, waiters},
 };
 
 const CALLERS: usize = 1000;

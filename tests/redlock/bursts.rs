@@ -11,10 +11,8 @@ use tower_lock::{
 };
 
 use crate::{
-    servers::{RedLockServers, RedisServer},
-    support::{
-        LONG, SLACK, deploy, hold, key, kind, name, patient, quiet, until, until_nothing_is_left,
-    },
+    servers::{RedLockServers, RedisServer, patience::quiet},
+    support::{LONG, SLACK, deploy, hold, key, kind, name, patient, until, until_nothing_is_left},
 };
 
 /// More than go on at a time.

@@ -121,19 +121,6 @@ pub(crate) async fn served(waiting: Waiting, limit: Duration) -> (RedLockLease, 
     (lease.unwrap().unwrap(), begun.elapsed())
 }
 
-/// What is counted, once it has been the same for longer than anything is repeated after.
-pub(crate) async fn quiet(count: impl Fn() -> u64) -> u64 {
-    let (mut last, mut since) = (count(), Instant::now());
-    while since.elapsed() < Duration::from_millis(1500) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let now = count();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-    }
-    last
-}
-
 /// Waits until it is so.
 pub(crate) async fn until(what: &str, so: impl AsyncFn() -> bool) {
     let begun = Instant::now();

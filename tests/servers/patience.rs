@@ -41,3 +41,16 @@ pub(super) async fn wait_until<T>(what: &str, mut so: impl FnMut() -> Option<T>)
         tokio::time::sleep(INTERVAL).await;
     }
 }
+
+/// What is counted, once it has been the same for longer than anything is repeated after.
+pub async fn quiet(count: impl Fn() -> u64) -> u64 {
+    let (mut last, mut since) = (count(), Instant::now());
+    while since.elapsed() < Duration::from_millis(1500) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = count();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
