@@ -130,9 +130,15 @@ async fn nodes_that_somebody_deleted_are_made_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_was_deleted_stands_again() {
     let server = ZooKeeperServer::start();
-    let backend = connect(&server).await;
-    let lease = hold(&backend, &key(1)).await;
-    let waiting = wait(&server, &backend, &key(1)).await;
+    // Two sessions, as watches of one on the same node are one.
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    let lease = hold(&one, &key(1)).await;
+    let waiting = wait(&server, &two, &key(1)).await;
+    // It has seen its own node in the queue then, and looks again when the lock is free.
+    until("it watches the one before it", async || {
+        server.figure("zk_watch_count") == 2.0
+    })
+    .await;
     let mut operator = server.session();
     let mut nodes = operator.children(&path(&key(1)));
     nodes.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
@@ -143,6 +149,6 @@ async fn a_waiter_whose_node_was_deleted_stands_again() {
     assert_eq!(standing(&server, &key(1)), 1);
     lease.release().await.unwrap();
     let next = waiting.await.unwrap().unwrap();
-    assert!(try_it(&backend, &key(1)).await.is_err());
+    assert!(try_it(&one, &key(1)).await.is_err());
     next.release().await.unwrap();
 }
