@@ -1,6 +1,7 @@
 //! The servers and the proxy do what their users count on.
 
 use std::{
+    collections::HashSet,
     fs,
     io::Write as _,
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -11,8 +12,8 @@ use std::{
 };
 
 use crate::servers::{
-    ForeignClient, RedisServer, Reply, TcpProxy, heir::HEIR, resp::Client, scratch::ScratchDir,
-    sockets,
+    ForeignClient, RedisServer, Reply, TcpProxy, heir::HEIR, ports::Ports, resp::Client,
+    scratch::ScratchDir, sockets,
 };
 
 const OK: &str = "OK";
@@ -330,4 +331,20 @@ fn foreign_clients_exclude_each_other() {
     assert!(node.extend("k", ttl));
     server.command(&["DEL", "k"]);
     assert!(!node.release("k"));
+}
+
+/// Whether its servers have bound them yet, or are down.
+#[test]
+fn ports_are_one_process_own() {
+    let (mut one, mut other) = (Ports::of_blocks(1), Ports::of_blocks(1));
+    let mut taken: Vec<u16> = (0..150).map(|_| one.port()).collect();
+    taken.extend((0..150).map(|_| other.port()));
+    let unique: HashSet<u16> = taken.iter().copied().collect();
+    assert_eq!(unique.len(), taken.len());
+    assert!(taken.iter().all(|port| (12_000..32_000).contains(port)));
+    // Once all have been given, those that are not in use are given again.
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, taken[0])).unwrap();
+    assert!((0..1000).all(|_| one.port() != taken[0]));
+    drop(server);
+    assert!((0..1000).any(|_| one.port() == taken[0]));
 }

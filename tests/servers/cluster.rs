@@ -1,10 +1,11 @@
 //! A Redis Cluster of a test's own.
 
-use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
+use std::{sync::Mutex, thread, time::Duration};
 
 use super::{
     front::Front,
     patience::{block_until, wait_until},
+    ports::{BUS, free_port_with_bus},
     redis::RedisServer,
     resp::Reply,
 };
@@ -15,9 +16,6 @@ pub use self::slot_move::SlotMove;
 mod slot_move;
 
 pub const SLOTS: u16 = 16_384;
-
-/// What the nodes of a cluster add to their port for the port that they use among each other.
-const BUS: u16 = 10_000;
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -363,16 +361,4 @@ fn start_node(setup: &ClusterSetup) -> RedisServer {
         }
     }
     panic!("redis-server found no free ports");
-}
-
-/// As [`free_port`](super::scratch::free_port), for a port and its bus: both below the range of
-/// outgoing connections.
-fn free_port_with_bus() -> u16 {
-    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    loop {
-        let port = fastrand::u16(12_000..22_000);
-        if is_free(port) && is_free(port + BUS) {
-            return port;
-        }
-    }
 }

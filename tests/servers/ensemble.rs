@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     clock::Clock,
+    ports::free_port,
     proxy::TcpProxy,
-    scratch::free_port,
     zookeeper::{PATIENCE, ZooKeeperServer},
 };
 

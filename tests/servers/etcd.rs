@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use super::{
     base64::{base64, unbase64},
     certificates::Certificates,
+    ports::free_port,
     process::Process,
     proxy::TcpProxy,
-    scratch::{ScratchDir, free_port},
+    scratch::ScratchDir,
 };
 
 /// Real `etcd` processes on loopback ports, with short elections: 500 ms, and so leases from 1 s on.

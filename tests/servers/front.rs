@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{proxy::TcpProxy, redis::RedisServer, scratch::free_port};
+use super::{ports::free_port, proxy::TcpProxy, redis::RedisServer};
 
 /// Proxies whose addresses the server announces as its own: whoever hears of it, from whomever,
 /// comes by them.

@@ -27,6 +27,7 @@ pub mod heir;
 pub mod jute;
 pub mod partition;
 pub mod patience;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod redis;

@@ -11,9 +11,10 @@ use std::{
 use super::{
     certificates::Certificates,
     front::Front,
+    ports::free_port,
     process::Process,
     resp::{Client, Reply},
-    scratch::{ScratchDir, free_port},
+    scratch::ScratchDir,
 };
 
 /// The rights that a page of the documentation tells operators to set: those that are needed, and

@@ -1,8 +1,7 @@
-//! Directories and ports of our own.
+//! Directories of our own.
 
 use std::{
     fs, io,
-    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
 };
 
@@ -52,19 +51,5 @@ impl Drop for ScratchDir {
         // What cannot be removed is a matter of the machine, not of the test.
         let _ = fs::remove_dir_all(&self.0);
         heir::loses(self.0.display());
-    }
-}
-
-/// A loopback port that was free a moment ago. Another may take it first, so its user tries again.
-///
-/// Below the range from which outgoing connections get theirs (32768 and up on Linux): while a
-/// server is down, its port stays its own, and a client that tries to reach it cannot end up
-/// connected to itself.
-pub fn free_port() -> u16 {
-    loop {
-        let port = fastrand::u16(12_000..32_000);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
     }
 }

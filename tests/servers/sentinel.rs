@@ -13,10 +13,11 @@ use std::{
 use super::{
     front,
     patience::{block_until, wait_until},
+    ports::free_port,
     process::Process,
     redis::{RedisServer, redis_server},
     resp::{Client, Reply},
-    scratch::{ScratchDir, free_port},
+    scratch::ScratchDir,
 };
 
 /// What the sentinels call the master.

@@ -12,12 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    clock::Clock,
-    jute::Session,
-    process::Process,
-    scratch::{ScratchDir, free_port},
-};
+use super::{clock::Clock, jute::Session, ports::free_port, process::Process, scratch::ScratchDir};
 
 const REMEDY: &str = "scripts/test installs it";
 const JARS: [&str; 3] = [
