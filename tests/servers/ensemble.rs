@@ -52,11 +52,9 @@ impl Ensemble {
                     .collect();
                 spawning.into_iter().try_for_each(|one| one.join().unwrap())
             });
-            match spawned {
-                Ok(()) => {
-                    this.wait_until_it_serves();
-                    return this;
-                }
+            let mut servers = this.servers.iter();
+            match spawned.and_then(|()| servers.try_for_each(ZooKeeperServer::serves)) {
+                Ok(()) => return this,
                 Err(log) if log.contains("in use") => this.servers.clear(),
                 Err(log) => panic!("the ensemble did not start:\n{log}"),
             }

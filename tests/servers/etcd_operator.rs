@@ -3,15 +3,16 @@
 use super::{etcd::Etcd, patience::block_until, process::Process, proxy::TcpProxy};
 
 impl Etcd {
-    /// The member that leads.
+    /// The member that leads, waited for: between two elections there is none.
     pub fn leader(&self) -> usize {
-        let running = (0..self.members.len()).filter(|&n| self.runs(n));
-        let mut leading = running.filter(|&n| {
-            let status = self.status(n);
-            let leader = status_field(&status, "Leader");
-            leader.is_some() && leader == status_field(&status, "MemberID")
-        });
-        leading.next().expect("there is a leader")
+        block_until("a member leads", || {
+            let mut running = (0..self.members.len()).filter(|&n| self.runs(n));
+            running.find(|&n| {
+                let status = self.status(n);
+                let leader = status_field(&status, "Leader");
+                leader.is_some() && leader == status_field(&status, "MemberID")
+            })
+        })
     }
 
     fn status(&self, n: usize) -> String {
@@ -19,11 +20,17 @@ impl Etcd {
     }
 
     /// Makes another member the leader.
-    pub fn move_leader(&self, from: usize, to: usize) {
-        let status = self.status(to);
-        let id = status_field(&status, "MemberID").expect("a member has a number");
-        let id: u64 = id.parse().expect("a number");
-        self.etcdctl_of(from, &["move-leader", &format!("{id:x}")]);
+    pub fn move_leader(&self) {
+        block_until("another member leads", || {
+            let from = self.leader();
+            let status = self.status((from + 1) % self.members.len());
+            let id = status_field(&status, "MemberID").expect("a member has a number");
+            let id: u64 = id.parse().expect("a number");
+            let mut command = self.etcdctl_command(from);
+            // Refused where it leads no more.
+            let moved = command.args(["move-leader", &format!("{id:x}")]).output();
+            moved.expect("it was there").status.success().then_some(())
+        });
     }
 
     /// From now on the cluster refuses to write, as one whose database is full.

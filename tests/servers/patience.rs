@@ -42,15 +42,15 @@ pub(super) async fn wait_until<T>(what: &str, mut so: impl FnMut() -> Option<T>)
     }
 }
 
-/// What is counted, once it has been the same for longer than anything is repeated after.
+/// What is counted, once it has been the same for longer than anything is repeated after: 50 looks,
+/// 2.5 s or more, as a look may itself have taken long.
 pub async fn quiet(count: impl Fn() -> u64) -> u64 {
-    let (mut last, mut since) = (count(), Instant::now());
-    while since.elapsed() < Duration::from_millis(1500) {
+    let (mut last, mut looks) = (count(), 0);
+    while looks < 50 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let now = count();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
+        looks = if now == last { looks + 1 } else { 0 };
+        last = now;
     }
     last
 }

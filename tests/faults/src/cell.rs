@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write as _,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -112,9 +112,10 @@ impl Cell {
                     places,
                 },
             );
-            let acted = self.act(&stage, &mut rigs, &mut brought, wrong);
+            let act = || self.act(&stage, &mut rigs, &mut brought, wrong);
+            let acted = catch_unwind(AssertUnwindSafe(act));
             *logs = stage.logs();
-            acted
+            acted.unwrap_or_else(|panic| resume_unwind(panic))
         }));
         match played {
             Ok(Ok(())) => {}

@@ -220,6 +220,8 @@ pub(crate) struct Figures {
     pub(crate) longest_recovery: Nanos,
     /// Processes that were granted something once a fault was over and they could be connected again.
     pub(crate) served: u64,
+    /// Those that were not looked at, as the machine stood still for long meanwhile.
+    pub(crate) stood_still: u64,
     /// Times that a key was given back and waited for while nothing befell anybody.
     pub(crate) hand_offs: u64,
     pub(crate) longest_hand_off: Nanos,

@@ -34,7 +34,11 @@ pub(super) fn check(view: &View<'_>, found: &mut Found) {
             let ends = view.course.ends(process).unwrap_or(Nanos::MAX);
             let until = until.min(ends).min(view.course.end);
             let is_well = || view.course.well(process, from, until) == [(from, until)];
-            if from >= until || !is_well() || until - at > view.course.ran(at, until) + STILL {
+            if from >= until || !is_well() {
+                continue;
+            }
+            if until - at > view.course.ran(at, until) + STILL {
+                found.figures.stood_still += 1;
                 continue;
             }
             let within = |at: Nanos| (from..until).contains(&at);

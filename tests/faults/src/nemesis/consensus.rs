@@ -35,10 +35,7 @@ impl Nemesis<'_> {
                 self.pause_between(1.1, 2.0);
                 servers.resume(one);
             }
-            Fault::FailOver => {
-                let leader = servers.leader();
-                servers.move_leader(leader, (leader + 1) % servers.len());
-            }
+            Fault::FailOver => servers.move_leader(),
             Fault::CutServers | Fault::Split => {
                 let leader = servers.leader();
                 let beside = self.beside(fault, Some(leader));

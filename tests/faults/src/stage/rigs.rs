@@ -26,8 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How many tasks a process may have when it does nothing: connections, and the like.
 const IDLE: usize = 24;
 
-/// Who has worked for so long goes on for longer: others are done.
-const LONG_WORK: Duration = Duration::from_millis(60);
+/// Between two looks at who works.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Who was seen at the same work by so many looks, 60 ms or more, goes on for longer: others are
+/// done. By the clock alone it might be one who has done nothing while the machine stood still.
+const LOOKS: u32 = 30;
 
 /// How long somebody who works for long is waited for.
 const PATIENT_FOR_WORK: Duration = Duration::from_secs(5);
@@ -119,15 +123,18 @@ impl Rigs {
     /// after this moment. `None` if there is none in time.
     pub(crate) fn at_work(&self, key: u32, since: Nanos) -> Option<usize> {
         let begun = Instant::now();
+        let (mut seen, mut looks) = (None, 0);
         while begun.elapsed() < PATIENT_FOR_WORK {
-            if let Some((process, at)) = self.storage.works_on(key)
-                && at > since
-                && now() > at + LONG_WORK.as_nanos() as u64
+            let works = self.storage.works_on(key).filter(|(_, at)| *at > since);
+            looks = if works == seen { looks + 1 } else { 0 };
+            seen = works;
+            if let Some((process, _)) = works
+                && looks >= LOOKS
                 && let Some(place) = self.place_of(process)
             {
                 return Some(place);
             }
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(LOOK);
         }
         None
     }

@@ -296,6 +296,41 @@ fn recovery_begins_when_a_holder_is_done() {
         .fails(&[Kind::SlowRecovery]);
 }
 
+/// A holds by its right until 3000. C, which is granted beside it, is wrong, and is not what B waits
+/// for in vain.
+#[test]
+fn a_key_that_is_granted_twice_has_recovered() {
+    let found = Script::default()
+        .call(0, A, 0)
+        .granted(1, A, 1, 9000)
+        .releases(3000, A)
+        .fault(None, 100, 1000)
+        .call(200, B, 9000)
+        .holds(200, 2000, 8000, C, 2)
+        .granted(8010, B, 3, 9000)
+        .releases(8020, B)
+        .check();
+    assert!(found.count(Kind::DoubleHold) > 0, "{found:#?}");
+    assert_eq!(found.count(Kind::SlowRecovery), 0, "{found:#?}");
+}
+
+/// A process is granted something after the fault; or nothing, while the machine ran or stood still.
+#[test]
+fn who_is_looked_at_after_a_fault() {
+    let script = |awake: u64| {
+        Script::default()
+            .fault(None, 0, 50)
+            .beats(0, awake)
+            .beats(2000, 2500)
+    };
+    let found = script(2000).holds(100, 110, 200, A, 1).passes();
+    assert_eq!((found.figures.served, found.figures.stood_still), (1, 0));
+    let found = script(2000).call(100, A, 0).refused(110, A).passes();
+    assert_eq!((found.figures.served, found.figures.stood_still), (0, 0));
+    let found = script(200).call(100, A, 0).refused(110, A).passes();
+    assert_eq!((found.figures.served, found.figures.stood_still), (0, 1));
+}
+
 #[test]
 fn a_dead_lock_is_not_hidden_by_callers_that_give_up_and_come_again() {
     let mut script = Script::default().fault(None, 0, 50);
