@@ -70,11 +70,9 @@ impl Options {
         }
     }
 
-    /// For a backend in this process: short ttl 400 ms, 10 000 aborts, 100 000 grants,
-    /// 1 000 000 keys.
+    /// For a backend in this process: 10 000 aborts, 100 000 grants, 1 000 000 keys.
     pub fn in_process() -> Self {
         Self {
-            short_ttl: Duration::from_millis(400),
             aborts: 10_000,
             grants: 100_000,
             keys: 1_000_000,

@@ -8,8 +8,9 @@ use tower_lock::{
 };
 
 use crate::{
-    both, keeps_records, modest, passes,
+    both, keeps_records, passes,
     servers::{Etcd, TcpProxy},
+    written_down,
 };
 
 const PREFIX: &str = "tower-lock/";
@@ -30,7 +31,7 @@ impl Cluster {
         Self {
             server: Etcd::start(),
             slow: Mutex::default(),
-            options: modest(),
+            options: written_down(),
         }
     }
 

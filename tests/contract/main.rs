@@ -129,13 +129,20 @@ fn passes<T: ContractTarget>(target: &T, not_applicable: &[&str]) {
     }
 }
 
-/// For one more server of a backend whose scripts or client had the whole load elsewhere, or where
-/// each grant is a write on a disk.
+/// For one more server of a backend whose scripts or client had the whole load elsewhere.
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 fn modest() -> Options {
     let mut options = Options::new();
     options.grants = 2_000;
     options.keys = 2_000;
+    options
+}
+
+/// Where each grant is a write on a disk: a hundred that wait are as many, and take their time.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+fn written_down() -> Options {
+    let mut options = modest();
+    options.slack = Duration::from_secs(2);
     options
 }
 

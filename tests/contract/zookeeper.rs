@@ -8,8 +8,9 @@ use tower_lock::{
 };
 
 use crate::{
-    both, keeps_records, modest, passes,
+    both, keeps_records, passes,
     servers::{TcpProxy, ZooKeeperServer},
+    written_down,
 };
 
 /// Long enough for a machine that stalls now and then.
@@ -24,7 +25,7 @@ struct ZooKeeper {
 
 impl ZooKeeper {
     fn new() -> Self {
-        let mut options = modest();
+        let mut options = written_down();
         options.short_ttl = SESSION + Duration::from_secs(1);
         // What a client that lost its connection leaves is the server's to delete, once a minute
         // else. That ours delete what they leave is tested in tests/zookeeper.

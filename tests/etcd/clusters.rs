@@ -18,7 +18,7 @@ use crate::{
     servers::Etcd,
     support::{
         LONG, PATIENCE, SLACK, connect, connect_with, hold, hold_for, keep, key, patient, served,
-        until, until_nothing_is_left, wait, wait_with,
+        until, until_it_serves, until_nothing_is_left, wait, wait_with,
     },
 };
 
@@ -147,6 +147,7 @@ async fn a_cluster_that_stops_as_a_whole_comes_back_with_its_locks_and_its_token
     before.release().await.unwrap();
     server.kill_all();
     server.restart();
+    until_it_serves(&backend).await;
     let waiting = wait_with(&backend, patient(&key(2), LONG)).await;
     held.renew().await.unwrap();
     let after = backend.acquire(&patient(&key(1), LONG)).await.unwrap();

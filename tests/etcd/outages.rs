@@ -1,6 +1,6 @@
 //! The one server hangs, dies, comes back.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, Loss};
@@ -9,7 +9,7 @@ use crate::{
     servers::Etcd,
     support::{
         LONG, SLACK, connect, connect_with, hold, hold_for, keep, key, patient, served, timed,
-        try_it, until, until_nothing_is_left, wait,
+        try_it, until_it_serves, until_nothing_is_left, wait,
     },
 };
 
@@ -54,13 +54,7 @@ async fn a_server_that_hangs_for_longer_than_a_lease_ends_it_and_serves_the_next
     assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
     assert!(took < Duration::from_millis(1800) + SLACK, "{took:?}");
     server.resume(0);
-    until("it serves again", async || {
-        match try_it(&backend, &key(2)).await {
-            Ok(lease) => lease.release().await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await;
+    until_it_serves(&backend).await;
     keeper.abort();
     let _ = keeper.await;
     drop(held);
@@ -73,12 +67,13 @@ async fn a_server_that_hangs_for_longer_than_a_lease_ends_it_and_serves_the_next
 async fn a_lock_and_its_waiter_outlive_a_restart_with_the_data() {
     let server = Etcd::start();
     let backend = connect(&server).await;
-    let ttl = Duration::from_secs(6);
+    let ttl = Duration::from_secs(20);
     let (held, keeper) = keep(hold_for(&backend, &key(1), ttl).await, ttl);
     let waiting = wait(&backend, &key(1)).await;
     server.kill_all();
     sleep(Duration::from_millis(500)).await;
     server.restart();
+    until_it_serves(&backend).await;
     let refused = patient(&key(1), LONG);
     let barges = timeout(Duration::from_secs(1), backend.acquire(&refused)).await;
     assert!(barges.is_err(), "a second holder");
@@ -100,19 +95,18 @@ async fn acquires_of_a_server_that_is_away_fail_in_time() {
     let backend = connect_with(&server.url(), budget).await;
     hold(&backend, &key(0)).await.release().await.unwrap();
     server.kill_all();
-    let begun = Instant::now();
+    let mut quickest = Duration::MAX;
     for n in 0..4 {
         let (refused, took) = timed(try_it(&backend, &key(1))).await;
         assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
         println!("refused after {took:?}");
-        let limit = if n == 0 { budget * 2 } else { Duration::ZERO };
-        assert!(took < limit + SLACK, "{took:?}");
+        assert!(took < budget * 2 + SLACK, "{took:?}");
+        if n > 0 {
+            quickest = quickest.min(took);
+        }
     }
-    assert!(begun.elapsed() < budget * 2 + SLACK * 2);
+    assert!(quickest < budget / 2, "{quickest:?}");
     server.restart();
-    until("it serves again", async || {
-        try_it(&backend, &key(1)).await.is_ok()
-    })
-    .await;
+    until_it_serves(&backend).await;
     until_nothing_is_left(&server, SLACK).await;
 }

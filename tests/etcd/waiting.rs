@@ -50,10 +50,11 @@ async fn a_release_with_100_waiters_wakes_one() {
     let (asked, sent) = (txns(&server) - asked, events(&server) - sent);
     println!("20 releases: {asked} transactions, {sent} events");
     let took = begun.elapsed().as_secs_f64();
-    // A release and a look for each. Each deletion is told to who waits behind it, and to the other
-    // process if its holder is watched: that is one that has held for 100 ms, as on a busy machine.
-    let (looks_by_timer, watched) = (WAITERS as f64 * took / 4.0, took / 0.1);
-    assert!(asked <= 40.0 + looks_by_timer, "{asked} transactions");
+    // A release and a look for each; and everybody may have looked by the timer once. Each deletion
+    // is told to who waits behind it, and to the other process if its holder is watched: that is one
+    // that has held for 100 ms, as the first one, and others on a busy machine.
+    let watched = 1.0 + took / 0.1;
+    assert!(asked <= 40.0 + WAITERS as f64, "{asked} transactions");
     assert!(sent <= 20.0 + watched, "{sent} events");
     drop((waiting, held));
 }

@@ -20,7 +20,7 @@ use crate::{
 const ELECTION: Duration = Duration::from_secs(4);
 
 /// Longer than that: a lock outlives an election.
-const LASTING: Duration = Duration::from_secs(15);
+const LASTING: Duration = Duration::from_secs(30);
 
 /// What does not depend on what happens to which server.
 async fn survives(ensemble: &Ensemble, harm: impl FnOnce(usize), mend: impl FnOnce(usize)) {

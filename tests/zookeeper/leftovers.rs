@@ -14,7 +14,7 @@ use tower_lock::{Lease as _, ZooKeeperBackend};
 use crate::{
     servers::ZooKeeperServer,
     support::{
-        SESSION, connect, hold, key, path, standing, try_it, until, until_it_works,
+        SESSION, connect, connect_with, hold, key, path, standing, try_it, until, until_it_works,
         until_nothing_is_left, wait,
     },
 };
@@ -60,14 +60,15 @@ async fn nothing_is_left_of_many_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_is_dropped_leaves_nothing_at_once() {
     let server = ZooKeeperServer::start();
-    let backend = connect(&server).await;
+    // So long that the end of the session deletes nothing meanwhile.
+    let backend = connect_with(&server.url(), Duration::from_secs(30)).await;
     let lease = hold(&backend, &key(1)).await;
     hold(&backend, &key(2)).await.release().await.unwrap();
     let waiting = wait(&server, &backend, &key(1)).await;
     waiting.abort();
     let _ = waiting.await;
     drop((backend, lease));
-    let took = until_nothing_is_left(&server, Duration::from_secs(1)).await;
+    let took = until_nothing_is_left(&server, Duration::from_secs(8)).await;
     println!("nothing was left after {took:?}");
     until("no session is left", async || {
         server.ephemerals().is_empty()
@@ -97,7 +98,7 @@ async fn the_last_of_two_processes_deletes_what_the_first_made() {
     })
     .await;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(operator.exists(&path(&key("kept"))));
+    assert!(server.session().exists(&path(&key("kept"))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -259,11 +259,15 @@ async fn a_process_that_is_killed_leaves_an_orphan_to_who_waits() {
     let mut child = Child::start(&server.url());
     child.begin("1");
     let request = patient(&key(1));
-    let open = opening("x");
-    let waiting = backend.acquire_or_load(&request, Some(&open));
+    let waiting = tokio::spawn({
+        let (backend, request) = (backend.clone(), request.clone());
+        async move { backend.acquire_or_load(&request, Some(&opening("x"))).await }
+    });
+    until("it waits", async || standing(&server, &key(1)) == 2).await;
     child.kill();
     let limit = SESSION + 2 * TICK + SLACK * 2;
-    match timeout(limit, waiting).await.unwrap().unwrap() {
+    let found = timeout(limit, waiting).await.unwrap();
+    match found.unwrap().unwrap() {
         Found::Lease { lease, previous } => {
             assert_eq!(previous.unwrap().bytes, "child");
             backend

@@ -256,7 +256,6 @@ async fn five_hundred_that_wait_have_it_together() {
     }
     took.sort();
     println!("500 who waited had it after {took:?}, with {asked:?} requests");
-    assert!(took[0] < Duration::from_secs(1), "{took:?}");
     // Each leaves the queue and ends its watch, and hardly one looks for itself: 1500 if all did.
     assert!(asked.iter().all(|requests| *requests < 1450.0), "{asked:?}");
 }

@@ -1,6 +1,6 @@
 //! R5: what those find who wait.
 
-use std::time::Duration;
+use std::{future::Future, pin::pin, time::Duration};
 
 use tokio::task::JoinHandle;
 
@@ -44,6 +44,21 @@ async fn crowd<T: ContractTarget>(
     let crowd = crowd.collect();
     context.until_waiting(key, before + count as u64).await?;
     Ok(crowd)
+}
+
+/// What `work` comes to, while the holder renews.
+async fn renewed<O>(
+    held: &Lent,
+    ttl: Duration,
+    work: impl Future<Output = O>,
+) -> Result<O, Violation> {
+    let mut work = pin!(work);
+    loop {
+        match tokio::time::timeout(ttl / 5, work.as_mut()).await {
+            Ok(output) => return Ok(output),
+            Err(_) => held.renew().await?,
+        }
+    }
 }
 
 /// What a wait comes to within `limit`.
@@ -159,7 +174,8 @@ pub(super) async fn one_of_those_who_wait_takes_over<T: ContractTarget>(
         let found = one.dyn_acquire_or_load(&wish, Some(&opening("x"))).await;
         let (held, _) = lease(found, 4, "a new key")?;
         let token = held.fencing_token();
-        let crowd = crowd(context, &key, &opening("x"), 20).await?;
+        let open = opening("x");
+        let crowd = renewed(&held, wish.ttl, crowd(context, &key, &open, 20)).await??;
         match ending {
             "forgets" => one.dyn_save_and_release(&forget(&wish, token)).await?,
             "leaves" => held.release().await?,
@@ -224,7 +240,7 @@ pub(super) async fn kept_orphans_are_for_all<T: ContractTarget>(
     let found = one.dyn_acquire_or_load(&wish, Some(&open)).await;
     let (held, _) = lease(found, 4, "a new key")?;
     let token = held.fencing_token();
-    let crowd = crowd(context, &key, &open, 50).await?;
+    let crowd = renewed(&held, wish.ttl, crowd(context, &key, &open, 50)).await??;
     let limit = context.short_ttl() + context.options.hung_wait;
     all_records(crowd, limit, |record| {
         open_record(Some(record), token, "x", (6, "the orphan"))
