@@ -35,12 +35,12 @@ on_each_backend!(
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The same, where it takes real time.
+/// The same, where it takes real time; a machine may stall for most of it.
 fn ttl(on: On) -> Duration {
     if on.is_here() {
         TTL
     } else {
-        on.ttl(Duration::from_millis(1500))
+        on.ttl(Duration::from_secs(3))
     }
 }
 
@@ -102,7 +102,7 @@ async fn a_stolen_lock_aborts_the_handler(on: On) {
     assert!(dropped.lock().unwrap().is_some());
     assert!(locks.inspect().held.is_empty());
     // Time for whatever release might be on its way.
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "a foreign lock was released");
     drop(thief);
 }
@@ -128,7 +128,7 @@ async fn a_stolen_lock_signals_the_handler(on: On) {
     let thief = backend.steal(&seven(), Duration::from_secs(3600)).await;
     let response = request.await.unwrap();
     assert_eq!(crate::support::text(response).await, "undone");
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "a foreign lock was released");
     drop(thief);
 }
@@ -177,7 +177,7 @@ async fn a_stale_holder_touches_nothing(on: On) {
 
     gate.let_out(1);
     assert_eq!(crate::support::text(old.await.unwrap()).await, "false");
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "the successor's lock was released");
     let state = backend.inspect(&seven()).await.unwrap();
     assert_eq!(state.holders[0].fencing_token, Some(order_of_tokens[1]));
@@ -257,7 +257,7 @@ async fn the_wall_clock_does_not_count() {
 async fn a_hung_handler_is_stopped_at_max_hold(on: On) {
     let ttl = ttl(on);
     let (backend, locks) = on.rig().await;
-    let max = ttl * 3;
+    let max = ttl * 2;
     let (app, dropped) = endless(
         order(&locks)
             .with_ttl(ttl)
@@ -291,7 +291,7 @@ async fn a_detached_handler_is_stopped_too(on: On) {
     tokio::task::yield_now().await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     let stopped = dropped.lock().unwrap().map(|at| at - began);
     assert_eq!(stopped, None, "it runs on without its caller");
     assert!(holds(&backend).await, "and is renewed");
