@@ -8,14 +8,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tower_lock::{
     Fairness, LockKey, LockManager, LockManagerBuilder, Loss, MemoryBackend,
-    backend::DynLockBackend,
+    backend::DynLockBackend, lease::drift_margin,
 };
 
 #[cfg(feature = "etcd")]
 use crate::etcd_place::Place as EtcdPlace;
 #[cfg(feature = "redis")]
 use crate::redis_place::Place;
-use crate::support::until;
+use crate::support::{SOON, until};
 #[cfg(feature = "zookeeper")]
 use crate::zookeeper_place::{self, Place as ZooKeeperPlace};
 
@@ -92,6 +92,16 @@ impl On {
         }
     }
 
+    /// By how much less than its ttl a lease may last from the moment of its grant on.
+    pub(crate) fn early(self, ttl: Duration) -> Duration {
+        match self {
+            // It is the session's, which the server heard of last a part of it before.
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper => ttl / 2,
+            _ => drift_margin(ttl),
+        }
+    }
+
     /// Whether the backend is in this process: then all is done when a call returns.
     pub(crate) fn is_here(self) -> bool {
         self == Self::Memory
@@ -111,8 +121,9 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
+    /// The backend has a timeout of its own; that of the manager is as long.
     pub(crate) fn builder(&self) -> LockManagerBuilder {
-        match self {
+        let builder = match self {
             Self::Memory(backend) => LockManager::builder(backend.clone()),
             #[cfg(feature = "etcd")]
             Self::Etcd(place) => LockManager::builder(place.backend().clone()),
@@ -120,7 +131,8 @@ impl Backend {
             Self::Redis(place) => LockManager::builder(place.backend().clone()),
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(place) => LockManager::builder(place.backend().clone()),
-        }
+        };
+        builder.backend_timeout(SOON)
     }
 
     /// A manager on the lock runtime.

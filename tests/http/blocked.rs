@@ -21,10 +21,10 @@ on_each_backend!(
     blocked_threads_keep_their_locks_under_signal(blocking),
 );
 
-const TTL: Duration = Duration::from_millis(400);
+const TTL: Duration = Duration::from_secs(2);
 const THREADS: usize = 2;
 
-/// Blocks all threads of a runtime for two ttls, each in a handler with a lock of its own, and
+/// Blocks all threads of a runtime for longer than a ttl, each in a handler with a lock of its own, and
 /// looks at them from another instance.
 fn block_everything(locks: LockManager, elsewhere: LockManager, ttl: Duration, on_lost: OnLost) {
     // The handlers, and this thread: all are inside, so no thread of the runtime is left.
@@ -35,7 +35,7 @@ fn block_everything(locks: LockManager, elsewhere: LockManager, ttl: Duration, o
             let all_inside = all_inside.clone();
             move |held: HeldLock| async move {
                 all_inside.wait();
-                thread::sleep(ttl * 2);
+                thread::sleep(ttl * 3 / 2);
                 held.is_held().to_string()
             }
         })
@@ -63,11 +63,11 @@ fn block_everything(locks: LockManager, elsewhere: LockManager, ttl: Duration, o
     let outside = outside();
     let try_it = LockPolicy::new().with_wait(Wait::Fail);
     let mut looks = 0;
-    while began.elapsed() < ttl * 7 / 4 {
+    while began.elapsed() < ttl * 5 / 4 {
         for id in 0..THREADS {
             let got = outside.block_on(elsewhere.acquire(LockKey::new("order", id), &try_it));
             // A look that was itself delayed until after the end says nothing.
-            if began.elapsed() < ttl * 7 / 4 {
+            if began.elapsed() < ttl * 5 / 4 {
                 assert_eq!(got.unwrap_err().kind(), AcquireErrorKind::Contended);
                 looks += 1;
             }

@@ -43,6 +43,7 @@ use tower_lock::{
 use crate::{
     backends::{Backend, On, on_each_backend},
     counting::CountingBackend,
+    logs,
     support::{Caller, HOUR, LEAVES, Leave, h1, h1_answer, h1_head, h2, send, serve, soon, until},
 };
 
@@ -274,13 +275,15 @@ async fn a_client_that_stops_reading_keeps_the_lock_no_longer_than_max(on: On) {
     stream.read_exact(&mut head).await.expect("a head");
     assert_eq!(&head, b"HTTP/1.1 200");
     // Not read on: the server cannot write, and polls the body no more.
-    until("the lock is free", || backend.is_empty()).await;
+    until("the lock is free", || {
+        backend.is_empty() && locks.inspect().held.is_empty()
+    })
+    .await;
     let held = begun.elapsed();
     assert!(
         held >= max && held < max + Duration::from_secs(5),
         "{held:?}"
     );
-    assert!(locks.inspect().held.is_empty());
 
     // Another one gets the lock while the first still waits for its reader.
     let _second = h1(address, h1_head("POST", "/orders/7")).await;
@@ -325,7 +328,8 @@ async fn a_stream_whose_window_is_full_keeps_the_lock_no_longer_than_max(on: On)
 }
 
 async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max(on: On) {
-    let max = Duration::from_millis(200);
+    // Long enough for what is read before.
+    let max = Duration::from_millis(500);
     for polled in [false, true] {
         let mut world = world(on, |layer| {
             layer.with_release_on(ReleaseOn::BodyEnd { max })
@@ -350,7 +354,7 @@ async fn a_body_that_is_not_polled_keeps_the_lock_no_longer_than_max(on: On) {
 async fn a_steady_reader_is_cut_at_max_too(on: On) {
     let mut world = world(on, |layer| {
         layer.with_release_on(ReleaseOn::BodyEnd {
-            max: Duration::from_millis(200),
+            max: Duration::from_millis(500),
         })
     })
     .await;
@@ -385,6 +389,7 @@ async fn where_a_loss_is_only_told_a_client_that_stops_reading_keeps_the_last_le
         .await
         .expect("a head");
     let held = begun.elapsed();
+    assert!(held > ttl * 3 / 4, "not only until the loss: {held:?}");
     assert!(
         held < max + ttl + Duration::from_secs(5),
         "neither for ever: {held:?}"
@@ -407,7 +412,7 @@ async fn by_default_the_lock_is_free_at_the_head(on: On) {
 
 async fn a_confirmed_release_is_confirmed_before_the_head(on: On) {
     for backend in CountingBackend::each(on, 3).await {
-        let locks = LockManager::new(backend.clone());
+        let locks = backend.manager();
         let layer = LockLayer::new(&locks, PathKey::new("order", "id"))
             .with_ttl(HOUR)
             .with_release_on(ReleaseOn::HeadConfirmed);
@@ -455,6 +460,7 @@ impl tracing::Subscriber for Warnings {
 #[tokio::test]
 async fn a_stream_that_outlives_its_lock_is_warned_of_once() {
     let warnings = Arc::new(AtomicUsize::new(0));
+    logs::keep_call_sites_on();
     let _listening = tracing::subscriber::set_default(Warnings(warnings.clone()));
     let world = world(On::Memory, |layer| layer.with_release_on(ReleaseOn::Head)).await;
     for _ in 0..3 {

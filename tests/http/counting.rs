@@ -15,12 +15,15 @@ use std::{
 
 use tokio::time::Instant;
 use tower_lock::{
-    BackendError, FencingToken, Lease, LockBackend, LockKey, MemoryBackend,
+    BackendError, FencingToken, Lease, LockBackend, LockKey, LockManager, MemoryBackend,
     backend::{AcquireRequest, Capabilities, DynLease, DynLockBackend, KeyState, Scope, WaitBound},
     lease::LossSignal,
 };
 
-use crate::backends::{Backend, On};
+use crate::{
+    backends::{Backend, On},
+    support::SOON,
+};
 
 /// A backend with counters. Clones share them.
 #[derive(Clone)]
@@ -81,6 +84,13 @@ impl CountingBackend {
             acquires: AtomicUsize::new(0),
             grants: Mutex::default(),
         }))
+    }
+
+    /// A manager on the lock runtime, which leaves timeouts to what is below.
+    pub(crate) fn manager(&self) -> LockManager {
+        LockManager::builder(self.clone())
+            .backend_timeout(SOON)
+            .build()
     }
 
     /// How often it was asked for a lock.

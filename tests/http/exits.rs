@@ -56,6 +56,8 @@ enum Ending {
 struct Lab {
     backend: CountingBackend,
     locks: LockManager,
+    /// Whoever is on it may go on once the request has ended.
+    stage: Stage,
     release_on: ReleaseOn,
     on_disconnect: OnDisconnect,
 }
@@ -111,8 +113,9 @@ where
         for on_disconnect in [OnDisconnect::Cancel, OnDisconnect::Detach] {
             for backend in CountingBackend::each(on, 2).await {
                 let lab = Lab {
-                    locks: LockManager::new(backend.clone()),
+                    locks: backend.manager(),
                     backend,
+                    stage: Stage::new(),
                     release_on,
                     on_disconnect,
                 };
@@ -134,6 +137,7 @@ where
                     Err(_) => unreachable!("nobody aborts it"),
                 };
                 assert_eq!(seen, ending, "{release_on:?}, {on_disconnect:?}");
+                lab.stage.let_go();
                 until("the lock is free", || {
                     lab.backend.is_empty() && lab.locks.inspect().held.is_empty()
                 })
@@ -292,14 +296,23 @@ async fn a_panic_in_the_body(on: On) {
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-fn timeout_layer() -> TimeoutLayer {
-    TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, TIMEOUT)
+/// One that covers the way to the backend as well, so that it ends under the lock.
+fn timeout(on: On) -> Duration {
+    if on.is_here() {
+        TIMEOUT
+    } else {
+        Duration::from_secs(1)
+    }
+}
+
+fn timeout_layer(timeout: Duration) -> TimeoutLayer {
+    TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, timeout)
 }
 
 async fn a_timeout_inside_answers_and_frees(on: On) {
     each(on, |lab| {
         let handler = post(std::future::pending::<()>)
-            .route_layer(timeout_layer())
+            .route_layer(timeout_layer(TIMEOUT))
             .route_layer(lab.layer());
         let app = Router::new().route("/orders/{id}", handler);
         (boxed(app), Ending::Status(504), None::<Nothing>)
@@ -308,38 +321,33 @@ async fn a_timeout_inside_answers_and_frees(on: On) {
 }
 
 async fn a_timeout_outside_answers_and_frees(on: On) {
+    let timeout = timeout(on);
     each(on, |lab| {
-        // Under `Detach` the handler goes on: this one ends a moment later.
-        let stage = Stage::new();
-        let handler = {
-            let stage = stage.clone();
-            post(move || async move { stage.act().await })
-        };
+        // Under `Detach` the handler goes on: this one ends after the request.
+        let stage = lab.stage.clone();
+        let handler = post(move || async move { stage.act().await });
         let app = Router::new()
             .route("/orders/{id}", handler.route_layer(lab.layer()))
-            .layer(timeout_layer());
-        let detach = lab.on_disconnect == OnDisconnect::Detach;
-        let meanwhile = async move {
-            stage.entered().await;
-            if detach {
-                tokio::time::sleep(TIMEOUT * 3).await;
-                stage.let_go();
-            }
-        };
-        (boxed(app), Ending::Status(504), Some(meanwhile))
+            .layer(timeout_layer(timeout));
+        (boxed(app), Ending::Status(504), None::<Nothing>)
     })
     .await;
 }
 
 async fn a_timeout_outside_that_is_an_error(on: On) {
+    let timeout = timeout(on);
     each(on, |lab| {
+        let stage = lab.stage.clone();
         let app = ServiceBuilder::new()
-            .layer(tower::timeout::TimeoutLayer::new(TIMEOUT))
+            .layer(tower::timeout::TimeoutLayer::new(timeout))
             .map_response(|r: Response<tower_lock::ResponseBody<Body>>| r.map(Body::new))
             .layer(lab.layer())
-            .service(service_fn(|_: Request<Body>| async {
-                tokio::time::sleep(TIMEOUT * 3).await;
-                Ok::<_, Infallible>(().into_response())
+            .service(service_fn(move |_: Request<Body>| {
+                let stage = stage.clone();
+                async move {
+                    stage.act().await;
+                    Ok::<_, Infallible>(().into_response())
+                }
             }));
         let ending = Ending::Error("request timed out".into());
         (BoxCloneService::new(app), ending, None::<Nothing>)

@@ -165,7 +165,7 @@ async fn a_batch_is_one_grant_of_the_backend(on: On) {
         return are_refused(on).await;
     }
     let backend = CountingBackend::on(on).await;
-    let locks = LockManager::new(backend.clone());
+    let locks = backend.manager();
     let gate = Gate::shut();
     let (app, ran) = noting(&gate, order(&locks).with_fairness(batched(10)));
     let tasks: Vec<_> = (0..100)

@@ -32,7 +32,10 @@ use tower_lock::{
     lease::LossSignal,
 };
 
-use crate::backends::{Backend, On};
+use crate::{
+    backends::{Backend, On},
+    support::SOON,
+};
 
 /// What goes wrong with one kind of call, until told otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -248,12 +251,15 @@ pub(crate) fn flaky() -> (Flaky, LockManager) {
     (backend, locks)
 }
 
-/// The same on any backend.
+/// The same on any backend; a server has the time that its own backend gives it.
 pub(crate) async fn flaky_on(on: On) -> (Flaky, LockManager) {
     let backend = Flaky::over(on.backend().await);
-    let locks = LockManager::builder(backend.clone())
-        .renew_on_current_runtime()
-        .build();
+    let builder = LockManager::builder(backend.clone()).renew_on_current_runtime();
+    let locks = if on.is_here() {
+        builder.build()
+    } else {
+        builder.backend_timeout(SOON).build()
+    };
     (backend, locks)
 }
 

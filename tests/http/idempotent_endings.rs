@@ -175,7 +175,7 @@ async fn a_lost_lock_aborts_a_body_that_is_read(on: On) {
     let layer = layer(&backend.manager())
         .with_on_lost(OnLost::Abort)
         .with_on_crash(OnCrash::Refuse)
-        .with_max_hold(Duration::from_millis(300));
+        .with_max_hold(Duration::from_secs(1));
     let (app, _end, sent) = streaming(layer);
     let first = start(&app);
     until("it is read", || sent.load(Ordering::SeqCst) == 3).await;

@@ -36,12 +36,16 @@ struct Kept {
     spans: Mutex<BTreeMap<u64, SpanSeen>>,
 }
 
+/// With a single dispatcher in the process, a call site that another thread meets first would be
+/// switched off for all: this makes a second one, which prevents it.
+pub(crate) fn keep_call_sites_on() {
+    static OTHER: OnceLock<Dispatch> = OnceLock::new();
+    OTHER.get_or_init(|| Dispatch::new(Keeper(Arc::default())));
+}
+
 impl Logs {
     pub(crate) fn capture() -> Self {
-        // With a single dispatcher in the process, a call site that another thread meets first
-        // would be switched off for all: this second one prevents it.
-        static OTHER: OnceLock<Dispatch> = OnceLock::new();
-        OTHER.get_or_init(|| Dispatch::new(Keeper(Arc::default())));
+        keep_call_sites_on();
         let kept = Arc::<Kept>::default();
         let dispatch = Dispatch::new(Keeper(kept.clone()));
         Self {

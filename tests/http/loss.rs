@@ -21,6 +21,7 @@ use crate::{
     flaky::{
         Fault, Flaky, Gate, Wire, call, flaky, flaky_on, order, outcome, post_to, start, until,
     },
+    support::SOON,
 };
 
 on_each_backend!(
@@ -34,12 +35,21 @@ on_each_backend!(
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The same, where it takes real time.
+/// The same, where it takes real time; a machine may stall for most of it.
 fn ttl(on: On) -> Duration {
     if on.is_here() {
         TTL
     } else {
-        on.ttl(Duration::from_millis(1500))
+        on.ttl(Duration::from_secs(3))
+    }
+}
+
+/// How late what comes may be: little by a paused clock, and by the real one only not never.
+fn late(on: On) -> Duration {
+    if on.is_here() {
+        Duration::from_secs(1)
+    } else {
+        SOON
     }
 }
 
@@ -92,7 +102,7 @@ async fn a_stolen_lock_aborts_the_handler(on: On) {
     assert!(dropped.lock().unwrap().is_some());
     assert!(locks.inspect().held.is_empty());
     // Time for whatever release might be on its way.
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "a foreign lock was released");
     drop(thief);
 }
@@ -118,7 +128,7 @@ async fn a_stolen_lock_signals_the_handler(on: On) {
     let thief = backend.steal(&seven(), Duration::from_secs(3600)).await;
     let response = request.await.unwrap();
     assert_eq!(crate::support::text(response).await, "undone");
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "a foreign lock was released");
     drop(thief);
 }
@@ -145,29 +155,29 @@ async fn a_stale_holder_touches_nothing(on: On) {
             order(&locks)
                 .with_ttl(ttl)
                 .with_on_lost(OnLost::Signal)
-                .with_wait(ttl * 2),
+                .with_wait(Wait::Forever),
         ),
     );
+    let began = Instant::now();
     let old = start(&app, post_to("/orders/7/pay"));
     gate.until_inside(1).await;
     // Nothing of the old holder's reaches the backend.
     backend.wire.all(Fault::Hung);
     *backend.wire.acquire.lock().unwrap() = Fault::None;
-    let began = Instant::now();
     let new = start(&app, post_to("/orders/7/pay"));
     while gate.inside.now() < 2 {
         sleep(Duration::from_millis(100)).await;
-        assert!(began.elapsed() < ttl + Duration::from_secs(2));
+        assert!(began.elapsed() < ttl + late(on));
     }
-    let early = if on.is_here() { ttl / 30 } else { ttl / 2 };
-    assert!(began.elapsed() + early > ttl, "a lease ended early");
+    let ended = began.elapsed();
+    assert!(ended + on.early(ttl) >= ttl, "early: {ended:?}");
     backend.wire.up();
     let order_of_tokens = tokens.lock().unwrap().clone();
     assert!(order_of_tokens[1] > order_of_tokens[0]);
 
     gate.let_out(1);
     assert_eq!(crate::support::text(old.await.unwrap()).await, "false");
-    sleep(ttl * 2).await;
+    sleep(ttl * 4 / 3).await;
     assert!(holds(&backend).await, "the successor's lock was released");
     let state = backend.inspect(&seven()).await.unwrap();
     assert_eq!(state.holders[0].fencing_token, Some(order_of_tokens[1]));
@@ -247,7 +257,7 @@ async fn the_wall_clock_does_not_count() {
 async fn a_hung_handler_is_stopped_at_max_hold(on: On) {
     let ttl = ttl(on);
     let (backend, locks) = on.rig().await;
-    let max = ttl * 3;
+    let max = ttl * 2;
     let (app, dropped) = endless(
         order(&locks)
             .with_ttl(ttl)
@@ -261,7 +271,7 @@ async fn a_hung_handler_is_stopped_at_max_hold(on: On) {
     let next = locks.acquire(seven(), &policy).await.unwrap();
     assert_eq!(outcome(&hung.await.unwrap()), (500, "lock-lost"));
     let end = dropped.lock().unwrap().unwrap() - began;
-    assert!(end >= max && end < max + Duration::from_secs(1), "{end:?}");
+    assert!(end >= max && end < max + late(on), "{end:?}");
     assert!(next.is_held());
     next.release().await.unwrap();
     backend.freed().await;
@@ -275,22 +285,24 @@ async fn a_detached_handler_is_stopped_too(on: On) {
         .with_ttl(ttl)
         .with_on_disconnect(OnDisconnect::Detach);
     let (app, dropped) = endless(layer);
+    let began = Instant::now();
     let request = start(&app, post_to("/orders/7/pay"));
     until("it is held", || locks.inspect().held.len() == 1).await;
     tokio::task::yield_now().await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
-    sleep(ttl * 2).await;
-    assert!(
-        dropped.lock().unwrap().is_none(),
-        "it runs on without its caller"
-    );
+    sleep(ttl * 4 / 3).await;
+    let stopped = dropped.lock().unwrap().map(|at| at - began);
+    assert_eq!(stopped, None, "it runs on without its caller");
     assert!(holds(&backend).await, "and is renewed");
 
     let thief = backend.steal(&seven(), Duration::from_secs(3600)).await;
+    // A renewal is due by then; over a network its answer takes a moment.
     sleep(ttl).await;
-    assert!(dropped.lock().unwrap().is_some());
-    assert!(locks.inspect().held.is_empty());
+    until("it was stopped", || {
+        dropped.lock().unwrap().is_some() && locks.inspect().held.is_empty()
+    })
+    .await;
     assert!(holds(&backend).await, "a foreign lock was released");
     drop(thief);
 }
@@ -304,8 +316,8 @@ async fn an_operator_takes_the_lock(on: On) {
     let began = Instant::now();
     assert!(locks.force_release(&seven()).await.unwrap());
     assert_eq!(outcome(&request.await.unwrap()), (500, "lock-lost"));
-    // Not by its next renewal.
-    let at_once = Duration::from_millis(if on.is_here() { 10 } else { 2000 });
+    // Not by its next renewal, which comes after nine seconds or more.
+    let at_once = Duration::from_millis(if on.is_here() { 10 } else { 8000 });
     assert!(began.elapsed() < at_once);
     assert!(
         !locks.force_release(&seven()).await.unwrap(),
@@ -331,10 +343,11 @@ async fn a_renewal_with_a_late_reply_counts_from_its_sending() {
     assert!(backend.wire.renews.load(Ordering::SeqCst) >= 4);
     gate.let_out(1);
     assert_eq!(request.await.unwrap().status(), 200);
+    gate.let_out(1);
     let again = call(
         &gate.orders(order(&locks).with_wait(Wait::Fail)),
-        post_to("/none"),
+        post_to("/orders/7/pay"),
     )
     .await;
-    assert_eq!(again.status(), 404);
+    assert_eq!(again.status(), 200, "it is free");
 }

@@ -10,7 +10,7 @@ use tower_lock::{LockKey, LockLayer, LockManager, LockPolicy, key::PathKey};
 
 use crate::{
     backends::{Backend, On, on_each_backend},
-    support::{HOUR, Stage, send, text, until},
+    support::{HOUR, SOON, Stage, send, soon, text, until},
 };
 
 on_each_backend!(
@@ -76,7 +76,7 @@ async fn in_vain(world: &World) -> Duration {
         }
         // Over a network it is on its way, and long there before it would end by itself.
         assert!(
-            !matches!(world.backend, Backend::Memory(_)) && given_up.elapsed() < WAIT,
+            !matches!(world.backend, Backend::Memory(_)) && given_up.elapsed() < SOON,
             "{} places are left",
             key.waiters
         );
@@ -103,7 +103,7 @@ fn late(on: On) -> Duration {
     if on.is_here() {
         Duration::from_millis(50)
     } else {
-        Duration::from_secs(1)
+        Duration::from_secs(5)
     }
 }
 
@@ -127,12 +127,13 @@ async fn waiting_requests_each_end_on_their_own_time(on: On) {
     let policy = LockPolicy::new().with_ttl(HOUR);
     let holder = world.locks.acquire(LockKey::new("order", 7), &policy);
     let _holder = holder.await.expect("free");
-    let begun = Instant::now();
     let mut requests = Vec::new();
     for n in 0..10 {
         let app = world.app.clone();
         requests.push(tokio::spawn(async move {
-            send(&app, "POST", "/orders/7").await.status()
+            let begun = Instant::now();
+            let response = send(&app, "POST", "/orders/7").await;
+            (response.status(), begun.elapsed())
         }));
         until("it waits", || {
             world.locks.inspect().waiting.first().map(|w| w.waiters) == Some(n + 1)
@@ -140,34 +141,65 @@ async fn waiting_requests_each_end_on_their_own_time(on: On) {
         .await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    for (n, request) in (0..).zip(requests) {
-        assert_eq!(request.await.expect("no panic"), 409);
-        // Each began up to two ticks after its turn: one to be seen waiting, one of the timer.
-        let due = WAIT + Duration::from_millis(100) * n;
-        let late = begun.elapsed().checked_sub(due).expect("never early");
+    for (n, request) in requests.into_iter().enumerate() {
+        let (status, waited) = request.await.expect("no panic");
+        assert_eq!(status, 409);
+        let late = waited.checked_sub(WAIT).expect("never early");
         assert!(late <= self::late(on), "{n}: {late:?}");
     }
     assert!(world.locks.inspect().waiting.is_empty());
 }
 
 async fn a_lock_that_comes_free_in_time_is_taken_in_time(on: On) {
-    let world = world(on, WAIT).await;
+    // By a paused clock in the last moment. By the real one with most of the wait left, and the
+    // machine can be late, so the best of a few counts.
+    let (wait, left, within, times) = if on.is_here() {
+        (WAIT, Duration::from_millis(10), Duration::from_millis(5), 1)
+    } else {
+        let wait = WAIT * 2;
+        (wait, wait, Duration::from_millis(250), 5)
+    };
+    let world = world(on, wait).await;
     let policy = LockPolicy::new().with_ttl(HOUR);
-    let holder = world.locks.acquire(LockKey::new("order", 7), &policy);
-    let holder = holder.await.expect("free");
-    let app = world.app.clone();
-    let request = tokio::spawn(async move { send(&app, "POST", "/orders/7").await.status() });
-    let left = Duration::from_millis(if on.is_here() { 10 } else { 500 });
-    tokio::time::sleep(WAIT - left).await;
-    assert_eq!(world.stage.begun(), 0);
-    let freed = Instant::now();
-    holder.release().await.expect("the backend is there");
-    world.stage.entered().await;
-    // Handed over, not found free by a look now and then.
-    assert!(freed.elapsed() <= left / 2, "{:?}", freed.elapsed());
-    // The wait's end has no meaning any more.
-    tokio::time::sleep(WAIT).await;
-    world.stage.let_go();
-    assert_eq!(request.await.expect("no panic"), 200);
-    world.backend.freed().await;
+    let mut best = Duration::MAX;
+    for time in 0..times {
+        let holder = world.locks.acquire(LockKey::new("order", 7), &policy);
+        let holder = holder.await.expect("free");
+        let app = world.app.clone();
+        let request = tokio::spawn(async move { send(&app, "POST", "/orders/7").await.status() });
+        queued(&world, holder.key()).await;
+        tokio::time::sleep(wait - left).await;
+        assert_eq!(world.stage.begun(), time);
+        let freed = Instant::now();
+        holder.release().await.expect("the backend is there");
+        world.stage.entered().await;
+        best = best.min(freed.elapsed());
+        let last = best <= within || time + 1 == times;
+        if last {
+            // The wait's end has no meaning any more.
+            tokio::time::sleep(wait).await;
+        }
+        world.stage.let_go();
+        assert_eq!(request.await.expect("no panic"), 200);
+        world.backend.freed().await;
+        if last {
+            break;
+        }
+    }
+    // Handed over, not found free by a look now and then: it is free soon after the first look.
+    assert!(best <= within, "{best:?}");
+}
+
+/// One waits in the backend's queue.
+async fn queued(world: &World, key: &LockKey) {
+    soon("it is in the queue", async {
+        loop {
+            let key = world.locks.inspect_key(key).await;
+            if key.expect("the backend is there").waiters == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
 }

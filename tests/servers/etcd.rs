@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     base64::{base64, unbase64},
     certificates::Certificates,
+    patience::block_until,
     ports::free_port,
     process::Process,
     proxy::TcpProxy,
@@ -335,8 +336,12 @@ impl Etcd {
             "range_end": base64(&end),
             "keys_only": true,
         });
-        let answer = self.http(self.running(), "POST /v3/kv/range", &range.to_string());
-        let answer: Value = serde_json::from_str(&answer).expect("an answer in JSON");
+        // An error has no header, and says nothing of the keys.
+        let answer = block_until("etcd says its keys", || {
+            let answer = self.http(self.running(), "POST /v3/kv/range", &range.to_string());
+            let answer: Value = serde_json::from_str(&answer).expect("an answer in JSON");
+            answer["header"].is_object().then_some(answer)
+        });
         let keys = answer["kvs"].as_array().cloned().unwrap_or_default();
         keys.iter()
             .map(|kv| unbase64(kv["key"].as_str().expect("a key")))

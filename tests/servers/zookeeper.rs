@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{clock::Clock, jute::Session, ports::free_port, process::Process, scratch::ScratchDir};
+use super::{
+    clock::Clock, jute::Session, patience::block_until, ports::free_port, process::Process,
+    scratch::ScratchDir,
+};
 
 const REMEDY: &str = "scripts/test installs it";
 const JARS: [&str; 3] = [
@@ -219,9 +222,18 @@ impl ZooKeeperServer {
         }
     }
 
+    /// The same of a server that serves: asked again until there is one.
+    fn answer(&self, word: &str) -> String {
+        block_until(&format!("ZooKeeper answers {word}"), || {
+            let answer = self.ask(word);
+            let serves = !answer.is_empty() && !answer.contains("not currently serving");
+            serves.then_some(answer)
+        })
+    }
+
     /// A figure of `mntr`, such as `zk_watch_count`.
     pub fn figure(&self, name: &str) -> f64 {
-        let answer = self.ask("mntr");
+        let answer = self.answer("mntr");
         let line = answer
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
@@ -232,7 +244,7 @@ impl ZooKeeperServer {
     /// The ephemeral nodes, by the session that made them.
     pub fn ephemerals(&self) -> BTreeMap<String, Vec<String>> {
         let mut sessions = BTreeMap::new();
-        let answer = self.ask("dump");
+        let answer = self.answer("dump");
         let mut session = None;
         for line in answer.lines() {
             match line.strip_prefix('\t') {

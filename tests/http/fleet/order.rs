@@ -78,10 +78,8 @@ async fn a_key_that_is_held_elsewhere_is_refused_in_time() {
     let mut holder = fleet.caller(0, "fifo/7", "holder").await;
     let inside = fleet.stage.enters("holder").await;
 
-    let begun = Instant::now();
     let busy = fleet.ask(1, "POST", "/try/7").await.expect("no panic");
     assert_refusal(&busy, 409, "lock-busy");
-    assert!(begun.elapsed() < LATE, "{:?}", begun.elapsed());
 
     let begun = Instant::now();
     let waited = fleet.ask(1, "POST", "/brief/7").await.expect("no panic");
