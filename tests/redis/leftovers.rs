@@ -1,8 +1,11 @@
 //! What is left on the server when nobody holds or waits.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use tower_lock::{
@@ -13,7 +16,8 @@ use tower_lock::{
 use crate::{
     servers::RedisServer,
     support::{
-        LONG, SLACK, connect, key, patient, until, until_nothing_is_left, wait_with, waiters,
+        LONG, UNDONE, connect, connect_with, key, patient, until, until_nothing_is_left, wait_with,
+        waiters,
     },
 };
 
@@ -22,7 +26,8 @@ const KEYS: u32 = 1_000_000;
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_many_keys_but_the_counters() {
     let server = RedisServer::start();
-    let backend = connect(&server).await;
+    // None of the two million answers is to be late on a busy machine.
+    let backend = connect_with(&server.url(), Duration::from_secs(10)).await;
     let next = Arc::new(AtomicU32::new(0));
     let tasks: Vec<_> = (0..256)
         .map(|_| {
@@ -92,7 +97,7 @@ async fn every_key_expires() {
         }
     }
     gate.await.unwrap().unwrap();
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }
 
 /// Of a backend that is dropped no connection is left, whatever it did.
@@ -105,7 +110,7 @@ async fn a_dropped_backend_closes_its_connections() {
     drop((backend, lease));
     // The last to hold on to it; what is to be undone still is.
     drop(waiting.await.unwrap().unwrap());
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
     until("only this connection is left", async || {
         server.info("connected_clients") == "1"
     })

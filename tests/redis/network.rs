@@ -8,8 +8,8 @@ use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _, RedisBackend};
 use crate::{
     servers::{RedisServer, TcpProxy},
     support::{
-        LONG, SLACK, all_served, connect, connect_with, hold, key, patient, served, timed, try_it,
-        until, until_nothing_is_left, wait,
+        LONG, SLACK, UNDONE, all_served, connect, connect_with, hold, key, patient, served, timed,
+        try_it, until, until_nothing_is_left, wait,
     },
 };
 
@@ -17,9 +17,13 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A client behind a proxy, with every connection that it ever has.
 async fn behind_a_proxy() -> (RedisServer, TcpProxy, RedisBackend) {
+    behind_a_proxy_with(TIMEOUT).await
+}
+
+async fn behind_a_proxy_with(timeout: Duration) -> (RedisServer, TcpProxy, RedisBackend) {
     let server = RedisServer::start();
     let proxy = TcpProxy::start(server.address());
-    let backend = connect_with(&proxy.redis_url(), TIMEOUT).await;
+    let backend = connect_with(&proxy.redis_url(), timeout).await;
     settle(&proxy, &backend).await;
     (server, proxy, backend)
 }
@@ -105,7 +109,7 @@ async fn a_waiter_in_a_black_hole_costs_its_successor_one_offer() {
     proxy.heal();
     next.release().await.unwrap();
     all_served(lost, Duration::from_secs(8)).await;
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }
 
 /// What was asked is done, and nobody hears of it.
@@ -117,7 +121,7 @@ async fn an_acquire_whose_reply_was_lost_is_undone() {
     assert_eq!(refused.unwrap_err().kind(), BackendErrorKind::Unavailable);
     assert!(took < TIMEOUT + SLACK, "{took:?}");
     // Its undo gets through, also without replies.
-    let took = until_nothing_is_left(&server, SLACK).await;
+    let took = until_nothing_is_left(&server, UNDONE).await;
     println!("undone after {took:?}");
     proxy.heal();
     until("it works again", async || {
@@ -128,7 +132,8 @@ async fn an_acquire_whose_reply_was_lost_is_undone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_reply_was_lost_is_had_by_asking_again() {
-    let (server, proxy, backend) = behind_a_proxy().await;
+    // It is not given up before its connection ends, and not asked again for any other reason.
+    let (server, proxy, backend) = behind_a_proxy_with(TIMEOUT * 10).await;
     proxy.drop_down();
     let mut asking = tokio::spawn({
         let backend = backend.clone();
@@ -145,7 +150,7 @@ async fn a_grant_whose_reply_was_lost_is_had_by_asking_again() {
         .expect("by its owner token");
     lease.renew().await.unwrap();
     lease.release().await.unwrap();
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }
 
 /// The bytes of an attempt are somewhere on the way when its caller gives up and everything else
@@ -173,8 +178,11 @@ async fn an_undo_is_not_overtaken_by_its_attempt() {
         settle(&proxy, &backend).await;
         for round in 0..3 {
             until("all is well", async || {
-                let outcome = hold(&backend, &key("before")).await.release().await;
-                outcome.is_ok() && proxy.connections() == 3
+                let released = match try_it(&backend, &key("before")).await {
+                    Ok(lease) => lease.release().await.is_ok(),
+                    Err(_) => false,
+                };
+                released && proxy.connections() == 3
             })
             .await;
             proxy.strand();
@@ -205,7 +213,7 @@ async fn an_undo_is_not_overtaken_by_its_attempt() {
             // ... and then the attempt arrives.
             proxy.heal();
             tokio::time::sleep(Duration::from_millis(100)).await;
-            until_nothing_is_left(&server, SLACK).await;
+            until_nothing_is_left(&server, UNDONE).await;
         }
         drop(backend);
         until("its connections are closed", async || {
@@ -225,7 +233,7 @@ async fn waiters_survive_resets() {
     let (next, _) = served(waiting, SLACK).await;
     proxy.close();
     until("it is released", async || next.release().await.is_ok()).await;
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +257,7 @@ async fn a_server_that_refuses_for_a_while_is_found_again() {
         try_it(&backend, &key(1)).await.is_ok()
     })
     .await;
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }
 
 /// Acquire, renew and release are one round trip each, also while another is on its way; a
@@ -289,11 +297,11 @@ async fn everything_is_one_round_trip() {
         }
         next.release().await.unwrap();
     }
-    for ((what, halves), mut took) in expected.into_iter().zip(took) {
-        took.sort();
-        let median = took[took.len() / 2];
-        println!("{what}: {median:?}");
-        assert!(median >= half * halves, "{what} took {median:?}");
-        assert!(median < half * (halves + 1), "{what} took {median:?}");
+    // A busy machine is late at times, and what takes one more round trip is so always.
+    for ((what, halves), took) in expected.into_iter().zip(took) {
+        let quickest = took.into_iter().min().unwrap();
+        println!("{what}: {quickest:?}");
+        assert!(quickest >= half * halves, "{what} took {quickest:?}");
+        assert!(quickest < half * (halves + 1), "{what} took {quickest:?}");
     }
 }

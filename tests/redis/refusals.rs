@@ -7,8 +7,8 @@ use tower_lock::{BackendError, BackendErrorKind, Lease as _, LockBackend as _, R
 use crate::{
     servers::{self, RedisServer},
     support::{
-        LONG, SLACK, connect, connect_with, hold, key, patient, served, timed, try_it, until,
-        until_nothing_is_left, wait,
+        LONG, SLACK, UNDONE, connect, connect_with, hold, key, patient, served, timed, try_it,
+        until, until_nothing_is_left, wait,
     },
 };
 
@@ -79,7 +79,7 @@ async fn a_read_only_replica_is_refused_by_name() {
         try_it(&backend, &key(1)).await.is_ok()
     })
     .await;
-    until_nothing_is_left(&replica, SLACK).await;
+    until_nothing_is_left(&replica, UNDONE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,7 +109,7 @@ async fn a_full_server_says_so_and_still_lets_go() {
     let (next, _) = served(waiting, SLACK).await;
     next.renew().await.unwrap();
     next.release().await.unwrap();
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     hold(&backend, &key(3)).await;
@@ -186,7 +186,7 @@ async fn everything_works(server: &RedisServer, url: &str) {
         .wait_free(&key(1), tower_lock::backend::WaitBound::Forever)
         .await
         .unwrap();
-    until_nothing_is_left(server, SLACK).await;
+    until_nothing_is_left(server, UNDONE).await;
     let refused = server.command(&["ACL", "LOG"]).texts();
     let by_connecting = ["client|id", "client|kill", "info"];
     for entry in refused {
@@ -285,5 +285,5 @@ async fn foreign_data_beside_a_lock_is_an_error_that_says_so() {
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     server.command(&["DEL", &queue]);
     hold(&backend, &key(1)).await.release().await.unwrap();
-    until_nothing_is_left(&server, SLACK).await;
+    until_nothing_is_left(&server, UNDONE).await;
 }

@@ -24,9 +24,11 @@ async fn connect_all(servers: &SentinelServers) -> (RedisBackend, RedisBackend) 
 /// Waits until the replicas have what was written.
 fn replicated(servers: &SentinelServers) {
     let replicas = servers.replicas().count();
-    let master = servers.master();
-    let answer = master.command(&["WAIT", &replicas.to_string(), "10000"]);
-    assert_eq!(answer.int(), replicas as i64);
+    // A connection waits for what it wrote itself, which is behind all that was written before.
+    let mut client = servers.master().client();
+    client.call(&["SET", "last", "1"]).unwrap();
+    let answer = client.call(&["WAIT", &replicas.to_string(), "10000"]);
+    assert_eq!(answer.unwrap().int(), replicas as i64);
 }
 
 async fn until_had(backend: &RedisBackend, value: &str) -> RedisLease {
@@ -36,6 +38,16 @@ async fn until_had(backend: &RedisBackend, value: &str) -> RedisLease {
             Ok(lease) => return lease,
             Err(error) => assert!(begun.elapsed() < FAIL_OVER, "{error}"),
         }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_renewed(lease: &RedisLease) {
+    let begun = Instant::now();
+    while let Err(error) = lease.renew().await {
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
+        assert!(begun.elapsed() < FAIL_OVER, "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -50,12 +62,28 @@ async fn after_a_planned_failover_holders_hold_on_and_waiters_are_served() {
     let old = servers.master();
     let new = servers.failover().await;
     assert_ne!(old.port(), new.port());
-    held.renew().await.unwrap();
+    until_renewed(&held).await;
     assert_eq!(held.lost().get(), None);
-    // Nothing goes to the old master any more, which takes writes for another 10 s.
-    let other = until_had(&one, "2").await;
-    let is_there = |server: &RedisServer| server.command(&["EXISTS", &name(&key(2))]).int() == 1;
-    assert!(is_there(new) && !is_there(old));
+    // Nothing goes to the old master any more, which takes writes for another 10 s, once we have
+    // heard of the new one too.
+    let is_there = |server: &RedisServer, value: &str| {
+        let lock = name(&key(value));
+        server.command(&["EXISTS", &lock]).int() == 1
+    };
+    let begun = Instant::now();
+    let mut values = (2..).map(|n: u32| n.to_string());
+    let (other, value) = loop {
+        let value = values.next().unwrap();
+        let lease = until_had(&one, &value).await;
+        if is_there(new, &value) {
+            break (lease, value);
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "never at the new master"
+        );
+    };
+    assert!(!is_there(old, &value));
     assert!(other.fencing_token() > held.fencing_token());
 
     held.release().await.unwrap();
@@ -80,11 +108,7 @@ async fn when_the_master_is_killed_the_next_one_is_found_without_a_restart_of_an
     let old = servers.kill_master();
     servers.switched_from(old).await;
 
-    let begun = Instant::now();
-    while let Err(error) = held.renew().await {
-        assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error}");
-        assert!(begun.elapsed() < FAIL_OVER, "{error}");
-    }
+    until_renewed(&held).await;
     held.release().await.unwrap();
     let (next, _) = served(waiting, FAIL_OVER).await;
     assert!(next.fencing_token() > held.fencing_token());

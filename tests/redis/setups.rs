@@ -8,7 +8,9 @@ use tower_lock::{
 
 use crate::{
     servers::{Certificates, RedisServer, resp::Client},
-    support::{SLACK, connect, hold, key, name, served, try_it, until_nothing_is_left, wait},
+    support::{
+        SLACK, UNDONE, connect, hold, key, name, served, try_it, until_nothing_is_left, wait,
+    },
 };
 
 /// A lock is taken, handed over and released.
@@ -21,7 +23,7 @@ async fn it_works(server: &RedisServer, builder: RedisBuilder) {
     let (next, _) = served(waiting, SLACK).await;
     assert!(next.fencing_token() > lease.fencing_token());
     next.release().await.unwrap();
-    until_nothing_is_left(server, SLACK).await;
+    until_nothing_is_left(server, UNDONE).await;
 }
 
 async fn kind_of_refusal(builder: RedisBuilder) -> (BackendErrorKind, String) {

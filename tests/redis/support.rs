@@ -19,6 +19,10 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// How late something may be on a busy machine that is to happen at once.
 pub(crate) const SLACK: Duration = Duration::from_millis(600);
 
+/// By when what was given up is undone, on a busy machine too. By itself a lease of a test would
+/// end minutes later, and a queue more than ten seconds.
+pub(crate) const UNDONE: Duration = Duration::from_secs(5);
+
 /// How long to wait for what must come. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -146,13 +146,9 @@ fn what_is_aimed_at_one_process_befalls_no_other() {
     let port = proxy.address().port().to_string();
     replica.command(&["REPLICAOF", "127.0.0.1", &port]);
     until(|| replica.info("master_link_status") == "up");
-    let connect = || {
-        let mut client = Client::connect(proxy.address()).unwrap();
-        client.set_patience(Duration::from_millis(100));
-        client
-    };
+    let connect = || Client::connect(proxy.address()).unwrap();
+    let short = Duration::from_millis(100);
     let mut ours = connect();
-    ours.set_patience(Duration::from_secs(30));
     let mut set = |value: &str| assert_eq!(ours.call(&["SET", "a", value]).unwrap().text(), OK);
     set("1");
     until(|| replica.command(&["GET", "a"]) == Reply::Text("1".to_owned()));
@@ -169,9 +165,11 @@ fn what_is_aimed_at_one_process_befalls_no_other() {
     set("100");
 
     proxy.cut(&[std::process::id()]);
-    ours.set_patience(Duration::from_millis(100));
+    ours.set_patience(short);
     assert!(ours.call(&["PING"]).is_err());
-    assert!(connect().call(&["PING"]).is_err());
+    let mut cut_off = connect();
+    cut_off.set_patience(short);
+    assert!(cut_off.call(&["PING"]).is_err());
     server.command(&["SET", "a", "101"]);
     until(|| replica.command(&["GET", "a"]) == Reply::Text("101".to_owned()));
     proxy.mend();
@@ -198,11 +196,12 @@ fn what_is_dropped_is_gone_and_what_is_held_comes_late() {
     until(|| !server.command(&["GET", "mute"]).is_nil());
     mute.set_patience(Duration::from_millis(20));
     assert!(mute.read().is_err());
+    until(|| proxy.broken() == 1);
     proxy.heal();
 
     proxy.drop_up();
     lost.send(&["SET", "lost", "1"]).unwrap();
-    thread::sleep(Duration::from_millis(20));
+    until(|| proxy.broken() == 2);
     proxy.heal();
     assert_eq!(server.command(&["GET", "lost"]), Reply::Nil);
     lost.send(&["SET", "lost", "2"]).unwrap();

@@ -18,8 +18,9 @@ async fn sentinels_replace_a_master_that_was_killed() {
     let first = servers.master();
     assert_eq!(first.port(), servers.nodes()[0].port());
     assert_eq!(servers.replicas().count(), 2);
-    first.command(&["SET", "p:kept", "1"]);
-    assert_eq!(first.command(&["WAIT", "2", "10000"]).int(), 2);
+    let mut client = first.client();
+    client.call(&["SET", "p:kept", "1"]).unwrap();
+    assert_eq!(client.call(&["WAIT", "2", "10000"]).unwrap().int(), 2);
 
     let begun = Instant::now();
     let old = servers.kill_master();
@@ -54,11 +55,12 @@ async fn a_failover_is_announced_before_the_old_master_knows() {
 async fn what_a_replica_that_is_cut_off_did_not_get_is_lost() {
     let servers = SentinelServers::start(1);
     let old = servers.master();
-    old.command(&["SET", "p:a", "1"]);
-    assert_eq!(old.command(&["WAIT", "1", "10000"]).int(), 1);
+    let mut client = old.client();
+    client.call(&["SET", "p:a", "1"]).unwrap();
+    assert_eq!(client.call(&["WAIT", "1", "10000"]).unwrap().int(), 1);
     servers.cut_off_replicas();
-    old.command(&["SET", "p:b", "1"]);
-    assert_eq!(old.command(&["WAIT", "1", "20"]).int(), 0);
+    client.call(&["SET", "p:b", "1"]).unwrap();
+    assert_eq!(client.call(&["WAIT", "1", "20"]).unwrap().int(), 0);
     assert_eq!(servers.pause_master().port(), old.port());
     let new = servers.switched_from(old).await;
     assert_eq!(new.command(&["KEYS", "*"]).texts(), ["p:a"]);
@@ -70,9 +72,10 @@ async fn what_a_replica_that_is_cut_off_did_not_get_is_lost() {
 async fn replicas_that_were_cut_off_come_back() {
     let servers = SentinelServers::start(1);
     servers.cut_off_replicas();
-    servers.master().command(&["SET", "a", "1"]);
+    let mut client = servers.master().client();
+    client.call(&["SET", "a", "1"]).unwrap();
     servers.reconnect_replicas().await;
-    assert_eq!(servers.master().command(&["WAIT", "1", "10000"]).int(), 1);
+    assert_eq!(client.call(&["WAIT", "1", "10000"]).unwrap().int(), 1);
 }
 
 #[tokio::test]

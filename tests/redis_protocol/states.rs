@@ -10,7 +10,7 @@ use tower_lock::{
 };
 
 use crate::{
-    scripts::{ABANDON, GATE, Inbox, Keys, LOOK, OFFER, RELEASE, STEP, call},
+    scripts::{ABANDON, GATE, Inbox, Keys, LOOK, OFFER, QUEUE_LIFE, RELEASE, STEP, call},
     servers::RedisServer,
 };
 
@@ -51,14 +51,14 @@ async fn a_server_that_is_down_is_refused_at_once() {
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     // By now it is known.
     sleep(Duration::from_millis(1200)).await;
-    let started = Instant::now();
-    let error = backend.acquire(&request()).await.unwrap_err();
-    assert_eq!(error.kind(), BackendErrorKind::Unavailable);
-    assert!(
-        started.elapsed() < Duration::from_millis(300),
-        "{:?}",
-        started.elapsed()
-    );
+    let mut quickest = Duration::MAX;
+    for _ in 0..5 {
+        let started = Instant::now();
+        let error = backend.acquire(&request()).await.unwrap_err();
+        assert_eq!(error.kind(), BackendErrorKind::Unavailable);
+        quickest = quickest.min(started.elapsed());
+    }
+    assert!(quickest < Duration::from_millis(300), "{quickest:?}");
 }
 
 /// Tokens that were reserved into the future are not given again when the counter has gone.
@@ -111,6 +111,13 @@ async fn a_gate_opens_when_the_last_waiter_gives_up() {
     assert_eq!(inbox.messages(), [format!("f {}", keys.lock())]);
 }
 
+/// A script as it is, but for the offers.
+fn with_queues_that_live_long(script: &str) -> String {
+    let short = format!("'{OFFER}', '{QUEUE_LIFE}'");
+    assert!(script.contains(&short), "the times stand elsewhere");
+    script.replace(&short, &format!("'{OFFER}', '15000'"))
+}
+
 /// However many of a process wait, it costs the others one offer if it hangs.
 #[tokio::test]
 async fn thousands_of_waiters_of_a_process_that_hangs_go_at_once() {
@@ -120,10 +127,13 @@ async fn thousands_of_waiters_of_a_process_that_hangs_go_at_once() {
     let channels = [0, 1].map(|n| format!("{}:inbox:{n}", keys.lock()));
     let _hangs = Inbox::open(server, &channels[0]);
     let mut other = Inbox::open(server, &channels[1]);
+    // The queue is not to end before the offer has lapsed.
+    let [step_script, abandon, look] =
+        [&*STEP, &*ABANDON, &*LOOK].map(|script| with_queues_that_live_long(script));
     let mut step = |owner: u128, channel: &str| {
         let who = format!("{owner:032x} {channel}");
         let args = [&who, "x", "60000", "fq"];
-        call(&mut client, &keys.eval(&STEP, None, &args));
+        call(&mut client, &keys.eval(&step_script, None, &args));
     };
     for owner in 0..3000 {
         step(owner, &channels[0]);
@@ -131,9 +141,9 @@ async fn thousands_of_waiters_of_a_process_that_hangs_go_at_once() {
     step(3000, &channels[1]);
     let first = format!("{:032x} {}", 0, channels[0]);
     let me = format!("{first} x 60000 1");
-    call(&mut client, &keys.eval(&ABANDON, None, &[&first, &me]));
+    call(&mut client, &keys.eval(&abandon, None, &[&first, &me]));
     sleep(Duration::from_millis(OFFER + 10)).await;
-    call(&mut client, &keys.eval(&LOOK, None, &[&channels[1]]));
+    call(&mut client, &keys.eval(&look, None, &[&channels[1]]));
     let told = other.messages();
     assert!(
         told[0].starts_with(&format!("g {:032x} ", 3000)),

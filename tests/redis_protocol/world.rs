@@ -13,8 +13,8 @@ use crate::{
     servers::{RedisServer, Reply},
 };
 
-/// How long a late packet may be on its way.
-const TOMBSTONE: &str = "5000";
+/// How long a late packet may be on its way: longer than a day of the model, however slow.
+const TOMBSTONE: &str = "600000";
 /// Longer than a day of the model.
 const RECORD_TTL: &str = "600000";
 

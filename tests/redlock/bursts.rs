@@ -12,7 +12,7 @@ use tower_lock::{
 
 use crate::{
     servers::{RedLockServers, RedisServer, patience::quiet},
-    support::{LONG, SLACK, deploy, hold, key, kind, name, patient, until, until_nothing_is_left},
+    support::{LONG, deploy, hold, key, kind, name, patient, until, until_nothing_is_left},
 };
 
 /// More than go on at a time.
@@ -44,7 +44,8 @@ async fn callers_wait_here_and_not_at_nodes_that_say_nothing() {
     let (servers, backend) = deploy(3).await;
     reset(&servers);
     servers.iter().for_each(|node| node.pause());
-    let deadline = Instant::now() + Duration::from_millis(400);
+    // All have begun by then.
+    let deadline = Instant::now() + Duration::from_secs(3);
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         let request = AcquireRequest::new(key(1), LONG).with_wait(WaitBound::Until(deadline));
@@ -59,9 +60,10 @@ async fn callers_wait_here_and_not_at_nodes_that_say_nothing() {
         ];
         assert!(expected.contains(&kind), "{kind:?}");
     }
-    // Those who got no turn do not wait for longer than the others.
+    // Those who got no turn do not wait for longer than the others: their turns, one after the
+    // other, would take many times as long.
     let late = deadline.elapsed();
-    assert!(late < SLACK, "{late:?}");
+    assert!(late < Duration::from_secs(2), "{late:?}");
     servers.iter().for_each(|node| node.resume());
     until_nothing_is_left(&servers, Duration::from_secs(20)).await;
     for node in servers.iter() {

@@ -8,8 +8,8 @@ use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _};
 use crate::{
     servers::ForeignClient,
     support::{
-        LONG, SLACK, deploy, hold, key, kind, name, patient, served, try_it, until_nothing_is_left,
-        wait,
+        LONG, SLACK, UNDONE, deploy, hold, key, kind, name, not_renewed, patient, renewed, served,
+        try_it, until_nothing_is_left, wait,
     },
 };
 
@@ -36,10 +36,10 @@ async fn exclude_each_other(start: impl FnOnce(&[String]) -> ForeignClient) {
     // We hold.
     let lease = hold(&backend, &key).await;
     assert!(!foreign.acquire(name, LONG, Duration::ZERO));
-    lease.renew().await.unwrap();
+    renewed(&lease).await;
     // Its attempts took nothing away, on no node.
     servers.node(2).pause();
-    lease.renew().await.unwrap();
+    renewed(&lease).await;
     servers.node(2).resume();
     lease.release().await.unwrap();
 
@@ -64,13 +64,13 @@ async fn exclude_each_other(start: impl FnOnce(&[String]) -> ForeignClient) {
     let lease = backend.acquire(&patient(&key, LONG)).await.unwrap();
     // Too late it finds that it lost, and harms nobody.
     let _ = foreign.release(name);
-    lease.renew().await.unwrap();
+    renewed(&lease).await;
     lease.release().await.unwrap();
 
     // Ours ends unrenewed: it has it.
     let short = backend.acquire(&patient(&key, ttl)).await.unwrap();
     assert!(foreign.acquire(name, LONG, ttl + SLACK));
-    assert_eq!(kind(short.renew().await), BackendErrorKind::Lost);
+    assert_eq!(not_renewed(&short).await, BackendErrorKind::Lost);
     short.release().await.unwrap();
     drop(short);
     assert_eq!(
@@ -80,5 +80,5 @@ async fn exclude_each_other(start: impl FnOnce(&[String]) -> ForeignClient) {
     // An operator of ours may take it from them.
     assert!(backend.force_release(&key).await.unwrap());
     hold(&backend, &key).await.release().await.unwrap();
-    until_nothing_is_left(&servers, SLACK).await;
+    until_nothing_is_left(&servers, UNDONE).await;
 }

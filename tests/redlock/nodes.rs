@@ -5,8 +5,8 @@ use std::time::Duration;
 use tower_lock::{BackendErrorKind, Lease as _, LockBackend as _};
 
 use crate::support::{
-    LONG, SLACK, connect, deploy, hold, key, kind, renewed, served, standing, timed, try_it, until,
-    until_nothing_is_left, votes, wait,
+    LONG, SLACK, UNDONE, connect, deploy, hold, key, kind, not_renewed, renewed, served, standing,
+    timed, try_it, until, until_nothing_is_left, votes, wait,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn two_of_five_may_die_and_not_three() {
         assert!(!waiting.is_finished());
         // Nobody else notices anything.
         let fresh = hold(&other, &key(2)).await;
-        fresh.renew().await.unwrap();
+        renewed(&fresh).await;
         fresh.release().await.unwrap();
         waiting.abort();
         until("that waiter is gone", async || {
@@ -71,7 +71,7 @@ async fn two_of_five_may_stop_and_leave_nothing_behind() {
         let waiting = wait(&other, &key(1)).await;
         lease.release().await.unwrap();
         let (next, _) = served(waiting, Duration::from_secs(1) + SLACK).await;
-        next.renew().await.unwrap();
+        renewed(&next).await;
         // Left without a word.
         drop(next);
         until("it is undone", async || {
@@ -133,17 +133,21 @@ async fn a_renewal_gives_the_key_to_nodes_that_do_not_have_it() {
             .node(gone)
             .command(&["DEL", &crate::support::name(&key(1))]);
     }
-    lease.renew().await.unwrap();
-    assert_eq!(standing(&servers, &all, &key(1)), 5);
+    // Where one is late, the next renewal gives it to that one.
+    until("all have it again", async || {
+        renewed(&lease).await;
+        standing(&servers, &all, &key(1)) == 5
+    })
+    .await;
     // One that lost its key on a majority is told, and leaves nothing behind.
     for gone in [0, 1, 2] {
         servers
             .node(gone)
             .command(&["DEL", &crate::support::name(&key(1))]);
     }
-    assert_eq!(kind(lease.renew().await), BackendErrorKind::Lost);
+    assert_eq!(not_renewed(&lease).await, BackendErrorKind::Lost);
     assert!(lease.lost().get().is_some());
-    until_nothing_is_left(&servers, SLACK).await;
+    until_nothing_is_left(&servers, UNDONE).await;
 }
 
 /// With one node restarted empty, and another killed, the rest is a majority that votes.

@@ -11,7 +11,7 @@ use tower_lock::{
 use crate::{
     servers::{self, RedLockServers, RedisServer},
     support::{
-        LONG, SLACK, builder, deploy, hold, key, kind, served, timed, try_for, until,
+        LONG, SLACK, UNDONE, builder, deploy, hold, key, kind, served, timed, try_for, until,
         until_nothing_is_left, votes, wait,
     },
 };
@@ -195,7 +195,7 @@ async fn the_documented_rights_are_enough_and_needed() {
         assert!(backend.force_release(&held).await.unwrap());
         drop(next);
         assert!(!backend.found().await.unwrap());
-        until_nothing_is_left(&servers, SLACK).await;
+        until_nothing_is_left(&servers, UNDONE).await;
     }
     let mut unnamed = Vec::new();
     for &right in &needed {

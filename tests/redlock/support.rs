@@ -22,6 +22,13 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// How late something may be on a busy machine that is to happen at once.
 pub(crate) const SLACK: Duration = Duration::from_millis(800);
 
+/// As long as it may be: what has one round to be answered in is to be answered on a busy machine.
+const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// By when what was given up is undone, on a busy machine too. By itself a lease of a test would
+/// end minutes later, and a queue more than ten seconds.
+pub(crate) const UNDONE: Duration = Duration::from_secs(5);
+
 /// How long to wait for what must come. Only reached by failures.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,7 +38,7 @@ pub(crate) const PREFIX: &str = "tower-lock:";
 pub(crate) fn builder(servers: &RedLockServers) -> RedLockBuilder {
     RedLockBackend::builder(&servers.url())
         .with_max_ttl(LONG)
-        .with_node_timeout(Duration::from_millis(250))
+        .with_node_timeout(NODE_TIMEOUT)
 }
 
 /// So many nodes which vote, and a client of theirs.
@@ -165,6 +172,18 @@ pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let begun = Instant::now();
     let output = future.await;
     (output, begun.elapsed())
+}
+
+/// Why a lease is not renewed, as the nodes say: when enough of them have answered in time.
+pub(crate) async fn not_renewed(lease: &RedLockLease) -> BackendErrorKind {
+    let begun = Instant::now();
+    loop {
+        let kind = kind(lease.renew().await);
+        if kind != BackendErrorKind::Unavailable || begun.elapsed() > PATIENCE {
+            return kind;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// A lease that was not lost, renewed until it is so.

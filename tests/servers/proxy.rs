@@ -53,6 +53,7 @@ enum Order {
     Heal,
     Mend,
     Count,
+    Broken,
     Total,
     Stop,
 }
@@ -186,6 +187,11 @@ impl TcpProxy {
     /// How many connections are open, at either end.
     pub fn connections(&self) -> usize {
         self.order(Order::Count)
+    }
+
+    /// How many directions of open connections have lost something.
+    pub fn broken(&self) -> usize {
+        self.order(Order::Broken)
     }
 
     /// How many connections were ever accepted, refused ones included.

@@ -196,6 +196,10 @@ impl Pump {
                 });
             }
             Order::Count => return self.links.len(),
+            Order::Broken => {
+                let lanes = self.links.iter().flat_map(|link| &link.lanes);
+                return lanes.filter(|lane| lane.broken).count();
+            }
             Order::Total => return self.accepted,
         }
         0

@@ -1,6 +1,6 @@
 //! Moving a slot of a cluster from one master to another, a step at a time.
 
-use super::ClusterServers;
+use super::{ClusterServers, Reply, block_until};
 
 impl ClusterServers {
     /// Begins to move a slot from the master that has it: new keys are made at `to`.
@@ -72,7 +72,7 @@ impl SlotMove<'_> {
         self.cluster.nodes[self.from].command(&command);
     }
 
-    /// Hands the slot over, and tells every master.
+    /// Hands the slot over, tells every master, and blocks until each node knows of it for good.
     pub fn end(self) {
         let new = &self.cluster.ids[self.to];
         self.set_slot(self.to, &["NODE", new]);
@@ -82,6 +82,26 @@ impl SlotMove<'_> {
                 self.set_slot(n, &["NODE", new]);
             }
         }
+        // A node that does not know the new owner's epoch yet would believe what the old one said
+        // before it yielded, and give the slot back to it for a moment.
+        let epoch = self.epoch_at(self.to);
+        block_until("all nodes know the new owner", || {
+            let knows = |(n, _)| self.epoch_at(n) >= epoch;
+            let slot = self.slot.parse().expect("a slot");
+            let agree = || self.cluster.agreed_owner(slot) == Some(self.to);
+            (self.cluster.running().all(knows) && agree()).then_some(())
+        });
+    }
+
+    /// The configuration epoch of the new owner, as far as this node knows.
+    fn epoch_at(&self, n: usize) -> u64 {
+        let Reply::Text(nodes) = self.cluster.nodes[n].command(&["CLUSTER", "NODES"]) else {
+            panic!("CLUSTER NODES is a text");
+        };
+        let new = &self.cluster.ids[self.to];
+        let line = nodes.lines().find(|line| line.starts_with(&**new));
+        let epoch = line.and_then(|line| line.split(' ').nth(6));
+        epoch.expect("it knows the node").parse().expect("a number")
     }
 
     /// Gives it up: the slot stays where it was. For slots of which no key was moved.
