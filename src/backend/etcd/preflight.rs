@@ -16,6 +16,10 @@ use super::{
 };
 use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
 
+/// The lease of the trial, in seconds: it outlives the trial on a busy machine too, and ends soon
+/// where that was broken off.
+const TRIAL: i64 = 30;
+
 /// What was found out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
@@ -47,7 +51,9 @@ pub(super) async fn check(link: &Link, prefix: &str) -> Result<Found, Trouble> {
         let version = connection.version().await.unwrap_or_default();
         sound &= version::keeps_its_leases(&version);
     }
-    let (lease, shortest) = first.grant(1).await?;
+    let (brief, shortest) = first.grant(1).await?;
+    let _ = first.revoke(brief).await;
+    let (lease, _) = first.grant(TRIAL).await?;
     let tried = try_all(first, link, prefix, lease).await;
     // With it goes what the trial has put.
     let _ = first.revoke(lease).await;

@@ -214,9 +214,24 @@ impl Connection {
         }
     }
 
+    /// The answer, or the end of the connection, after which none counts. The library does not tell
+    /// everybody of that: a command that comes to its queue while it ends may stay there for as long
+    /// as somebody waits for it.
+    async fn unless_ended<T>(
+        &self,
+        answer: impl Future<Output = RedisResult<T>>,
+    ) -> Result<RedisResult<T>, Trouble> {
+        tokio::select! {
+            biased;
+            answer = answer => Ok(answer),
+            () = self.ended() => Err(Trouble::ended()),
+        }
+    }
+
     async fn send(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         self.goes_on()?;
-        let result = self.mux.clone().send_packed_command(cmd).await;
+        let mut mux = self.mux.clone();
+        let result = self.unless_ended(mux.send_packed_command(cmd)).await?;
         self.judge(result.and_then(Value::extract_error))
     }
 
@@ -258,12 +273,13 @@ impl Connection {
         let count = questions.len();
         let mut mux = self.mux.clone();
         let answers = mux.send_packed_commands(questions, 0, count);
-        match timeout(limit, answers).await {
-            Ok(Ok(answers)) => Ok(answers
+        match timeout(limit, self.unless_ended(answers)).await {
+            Ok(Err(ended)) => Err(ended),
+            Ok(Ok(Ok(answers))) => Ok(answers
                 .into_iter()
                 .map(|answer| self.judge(answer.extract_error()))
                 .collect()),
-            Ok(Err(error)) => Err(self
+            Ok(Ok(Err(error))) => Err(self
                 .judge::<()>(Err(error))
                 .err()
                 .unwrap_or_else(Trouble::strange)),
@@ -321,14 +337,11 @@ impl Connection {
     }
 
     pub(in crate::backend) async fn subscribe(&self, channel: &str) -> Result<(), Trouble> {
-        let subscribed = self.mux.clone();
-        timeout(self.timeout, async move {
-            let mut subscribed = subscribed;
-            subscribed.subscribe(channel).await
-        })
-        .await
-        .map_err(|_| Trouble::no_answer())?
-        .map_err(Trouble::from)
+        let mut mux = self.mux.clone();
+        let subscribed = self.unless_ended(mux.subscribe(channel));
+        let subscribed = timeout(self.timeout, subscribed).await;
+        let subscribed = subscribed.map_err(|_| Trouble::no_answer())?;
+        subscribed?.map_err(Trouble::from)
     }
 
     /// Subscribes to a channel of a Cluster's node, once.
@@ -425,5 +438,57 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("ended", &self.has_ended())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ProtocolVersion, RedisConnectionInfo};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    use super::*;
+
+    /// Answers what an opening asks, and nothing after that.
+    async fn opens_and_falls_silent(mut client: DuplexStream) {
+        let (mut said, mut answered) = (String::new(), 0);
+        let mut bytes = [0; 1024];
+        while let Ok(count @ 1..) = client.read(&mut bytes).await {
+            said += std::str::from_utf8(&bytes[..count]).expect("text");
+            let asked = said.lines().filter(|line| line.starts_with('*')).count();
+            if !said.contains("PING") {
+                let answers = "+OK\r\n".repeat(asked - answered);
+                client.write_all(answers.as_bytes()).await.expect("open");
+                answered = asked;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_hears_that_it_has_ended() {
+        let dial = async |config| {
+            let (ours, theirs) = tokio::io::duplex(4096);
+            tokio::spawn(opens_and_falls_silent(theirs));
+            let info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+            let (mux, driver) = MultiplexedConnection::new_with_config(&info, ours, config).await?;
+            tokio::spawn(driver);
+            Ok(mux)
+        };
+        let hour = Duration::from_secs(3600);
+        let connection = Connection::open_by(dial, hour, |_| {}).await;
+        let connection = Arc::new(connection.ok().expect("it is answered"));
+        let waits = tokio::spawn({
+            let connection = connection.clone();
+            async move {
+                let mut questions = redis::pipe();
+                questions.cmd("PING").cmd("PING");
+                tokio::join!(connection.ping(), connection.ask_all(&questions, hour))
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waits.is_finished(), "nobody answered");
+        connection.end();
+        let heard = timeout(Duration::from_secs(1), waits).await;
+        let (one, all) = heard.expect("at once").expect("no panic");
+        assert!(one.is_err() && all.is_err());
     }
 }
