@@ -8,22 +8,29 @@ impl Etcd {
         block_until("a member leads", || {
             let mut running = (0..self.members.len()).filter(|&n| self.runs(n));
             running.find(|&n| {
-                let status = self.status(n);
-                let leader = status_field(&status, "Leader");
-                leader.is_some() && leader == status_field(&status, "MemberID")
+                let leads = |status: String| {
+                    let leader = status_field(&status, "Leader");
+                    leader.is_some() && leader == status_field(&status, "MemberID")
+                };
+                self.status(n).is_some_and(leads)
             })
         })
     }
 
-    fn status(&self, n: usize) -> String {
-        self.etcdctl_of(n, &["endpoint", "status", "-w", "fields"])
+    /// Nothing where the member does not say.
+    fn status(&self, n: usize) -> Option<String> {
+        let mut command = self.etcdctl_command(n);
+        command.args(["endpoint", "status", "-w", "fields"]);
+        let output = command.output().expect("scripts/test installs etcdctl");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(text)
     }
 
     /// Makes another member the leader.
     pub fn move_leader(&self) {
         block_until("another member leads", || {
             let from = self.leader();
-            let status = self.status((from + 1) % self.members.len());
+            let status = self.status((from + 1) % self.members.len())?;
             let id = status_field(&status, "MemberID").expect("a member has a number");
             let id: u64 = id.parse().expect("a number");
             let mut command = self.etcdctl_command(from);
@@ -65,7 +72,7 @@ impl Etcd {
         to_it: fn(&TcpProxy, &[u32]),
         from_it: fn(&TcpProxy, &[u32]),
     ) {
-        let status = self.status(member);
+        let status = block_until("a member says who it is", || self.status(member));
         let id = status_field(&status, "MemberID").expect("a member has a number");
         let others = || (0..self.members.len()).filter(|&other| other != member);
         let process = |n| self.with_process(n, Process::id);
@@ -73,7 +80,7 @@ impl Etcd {
         to_it(self.link(member), &ids);
         others().for_each(|other| from_it(self.link(other), &[process(member)]));
         block_until("the others have a leader", || {
-            let status = self.status(others().next()?);
+            let status = self.status(others().next()?)?;
             let leader = status_field(&status, "Leader")?;
             (leader != "0" && leader != id).then_some(())
         });

@@ -45,8 +45,10 @@ pub(super) async fn wait_until<T>(what: &str, mut so: impl FnMut() -> Option<T>)
 /// What is counted, once it has been the same for longer than anything is repeated after: 50 looks,
 /// 2.5 s or more, as a look may itself have taken long.
 pub async fn quiet(count: impl Fn() -> u64) -> u64 {
+    let mut still_patient = tries("nothing is counted any more");
     let (mut last, mut looks) = (count(), 0);
     while looks < 50 {
+        still_patient();
         tokio::time::sleep(Duration::from_millis(50)).await;
         let now = count();
         looks = if now == last { looks + 1 } else { 0 };

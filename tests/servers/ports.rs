@@ -75,13 +75,14 @@ impl Ports {
     }
 
     fn pair(&mut self) -> u16 {
-        loop {
+        for _ in 0..2 * self.most * usize::from(SIZE) {
             match self.pairs.pop() {
                 Some(port) if is_free(port) && is_free(port + BUS) => return port,
                 Some(_) => {}
                 None => self.replenish(),
             }
         }
+        panic!("all ports of this process are in use");
     }
 
     /// With one more block, or with all of ours once more.

@@ -18,7 +18,7 @@ use crate::{backend::Mode, key::LockKey, lease::OwnerToken};
 
 /// The lease of the trial, in seconds: it outlives the trial on a busy machine too, and ends soon
 /// where that was broken off.
-const TRIAL: i64 = 30;
+const TRIAL: i64 = 10;
 
 /// What was found out.
 #[derive(Clone, Copy, Debug)]

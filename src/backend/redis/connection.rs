@@ -13,7 +13,7 @@ use redis::{
 };
 use tokio::{
     sync::{Notify, OnceCell},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,10 @@ use crate::sync::lock;
 /// How many commands may wait to be written. The library's default of 50 would make a burst of
 /// requests wait for each other.
 const WRITE_QUEUE: usize = 4096;
+
+/// For how long answers are waited for once a connection has ended: those that are on their way may
+/// say where else to ask.
+const LAST_ANSWERS: Duration = Duration::from_millis(50);
 
 /// How long opening a connection may take at least, however short the operation timeout is.
 const OPENING: Duration = Duration::from_secs(2);
@@ -139,11 +143,9 @@ impl Connection {
         // There is no client of this number: only a missing right makes it a refusal.
         questions.add_command(kill(0));
         questions.ignore_errors();
-        let answers = self
-            .mux
-            .clone()
-            .send_packed_commands(&questions, 0, 3)
-            .await?;
+        let mut mux = self.mux.clone();
+        let answers = mux.send_packed_commands(&questions, 0, 3);
+        let answers = self.unless_ended(answers).await??;
         for answer in &answers {
             if let Value::ServerError(error) = answer
                 && error.code() == "NOAUTH"
@@ -214,17 +216,21 @@ impl Connection {
         }
     }
 
-    /// The answer, or the end of the connection, after which none counts. The library does not tell
-    /// everybody of that: a command that comes to its queue while it ends may stay there for as long
-    /// as somebody waits for it.
+    /// The answer, or soon after the end of the connection that there is none. The library does not
+    /// tell everybody of that: a command that comes to its queue while it ends may stay there for as
+    /// long as somebody waits for it.
     async fn unless_ended<T>(
         &self,
         answer: impl Future<Output = RedisResult<T>>,
     ) -> Result<RedisResult<T>, Trouble> {
+        let over = async {
+            self.ended().await;
+            sleep(LAST_ANSWERS).await;
+        };
         tokio::select! {
             biased;
             answer = answer => Ok(answer),
-            () = self.ended() => Err(Trouble::ended()),
+            () = over => Err(Trouble::ended()),
         }
     }
 
@@ -475,7 +481,7 @@ mod tests {
         };
         let hour = Duration::from_secs(3600);
         let connection = Connection::open_by(dial, hour, |_| {}).await;
-        let connection = Arc::new(connection.ok().expect("it is answered"));
+        let connection = Arc::new(connection.expect("it is answered"));
         let waits = tokio::spawn({
             let connection = connection.clone();
             async move {

@@ -328,7 +328,8 @@ pub(crate) fn judge(
     let is_over = !matches!(fault, Fault::Calm | Fault::Cancel | Fault::Storm);
     // Where the machine stood still, the load may have been over by then, or nobody was looked at.
     let figures = &found.figures;
-    let ran = figures.stalled < LATE.as_nanos() as Nanos && figures.stood_still == 0;
+    let ran = figures.stalled < LATE.as_nanos() as Nanos
+        && (figures.looked_at > 0 || figures.stood_still == 0);
     if is_over && ran && !backend.is_control() && figures.served == 0 {
         wrong.push("nobody was granted anything once the fault was over".to_owned());
     }

@@ -218,9 +218,11 @@ pub(crate) struct Figures {
     /// Times that a key was waited for when a fault was healed or a process fell out.
     pub(crate) recoveries: u64,
     pub(crate) longest_recovery: Nanos,
-    /// Processes that were granted something once a fault was over and they could be connected again.
+    /// Processes that were looked at once a fault was over and they could be connected again.
+    pub(crate) looked_at: u64,
+    /// Those of them that were granted something.
     pub(crate) served: u64,
-    /// Those that were not looked at, as the machine stood still for long meanwhile.
+    /// Processes that were not looked at, as the machine stood still for long meanwhile.
     pub(crate) stood_still: u64,
     /// Times that a key was given back and waited for while nothing befell anybody.
     pub(crate) hand_offs: u64,

@@ -10,8 +10,7 @@
 //! is measured in full.
 //!
 //! Where somebody holds and its process runs, measuring begins when that is over: it is in the way by
-//! its right. If another is granted the key before that, it has recovered: that two hold is found
-//! elsewhere.
+//! its right, and who is granted the key beside it is so too (that two hold is found elsewhere).
 //!
 //! A waiter whose process is stopped, or covered by a fault of its own, is not live: it could not be
 //! served. Not measured is what heals while another fault of everybody goes on: that one's end is measured.
@@ -48,11 +47,16 @@ fn measure(
     what: &str,
     found: &mut Found,
 ) {
-    let from = holds.over_by(view.course, at);
+    let mut from = holds.over_by(view.course, at);
+    // Where two held, the other one is in the way for longer.
+    while let later = holds.over_by(view.course, from)
+        && later > from
+    {
+        from = later;
+    }
     // What comes next is measured by itself, also where somebody held until after it.
     let blow = view.course.next_blow(at).unwrap_or(Nanos::MAX);
-    let is_granted = holds.next(at).is_some_and(|next| next <= from);
-    if is_granted || from >= over.min(blow) {
+    if from >= over.min(blow) {
         return;
     }
     let Turn { until, took, end } = Turn::of(view, holds, from, over.min(blow));

@@ -41,6 +41,7 @@ pub(super) fn check(view: &View<'_>, found: &mut Found) {
                 found.figures.stood_still += 1;
                 continue;
             }
+            found.figures.looked_at += 1;
             let within = |at: Nanos| (from..until).contains(&at);
             let mut grants = of.iter().filter_map(|one| one.grant());
             if grants.any(|grant| within(grant.at)) {

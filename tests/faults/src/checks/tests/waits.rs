@@ -296,22 +296,26 @@ fn recovery_begins_when_a_holder_is_done() {
         .fails(&[Kind::SlowRecovery]);
 }
 
-/// A holds by its right until 3000. C, which is granted beside it, is wrong, and is not what B waits
-/// for in vain.
+/// A holds by its right until 3000. C, which is granted beside it, is wrong, and stands in the way
+/// of B all the same: until 8000.
 #[test]
-fn a_key_that_is_granted_twice_has_recovered() {
-    let found = Script::default()
-        .call(0, A, 0)
-        .granted(1, A, 1, 9000)
-        .releases(3000, A)
-        .fault(None, 100, 1000)
-        .call(200, B, 9000)
-        .holds(200, 2000, 8000, C, 2)
-        .granted(8010, B, 3, 9000)
-        .releases(8020, B)
-        .check();
+fn recovery_begins_when_all_that_hold_are_done() {
+    let script = |granted: u64| {
+        Script::default()
+            .call(0, A, 0)
+            .granted(1, A, 1, 9000)
+            .releases(3000, A)
+            .fault(None, 100, 1000)
+            .call(200, B, 20_000)
+            .holds(200, 2000, 8000, C, 2)
+            .granted(granted, B, 3, granted + 1000)
+            .releases(granted + 10, B)
+            .check()
+    };
+    let found = script(8010);
     assert!(found.count(Kind::DoubleHold) > 0, "{found:#?}");
     assert_eq!(found.count(Kind::SlowRecovery), 0, "{found:#?}");
+    assert_eq!(script(10_500).count(Kind::SlowRecovery), 1);
 }
 
 /// A process is granted something after the fault; or nothing, while the machine ran or stood still.
@@ -323,12 +327,14 @@ fn who_is_looked_at_after_a_fault() {
             .beats(0, awake)
             .beats(2000, 2500)
     };
-    let found = script(2000).holds(100, 110, 200, A, 1).passes();
-    assert_eq!((found.figures.served, found.figures.stood_still), (1, 0));
-    let found = script(2000).call(100, A, 0).refused(110, A).passes();
-    assert_eq!((found.figures.served, found.figures.stood_still), (0, 0));
-    let found = script(200).call(100, A, 0).refused(110, A).passes();
-    assert_eq!((found.figures.served, found.figures.stood_still), (0, 1));
+    let figures = |script: Script| {
+        let figures = script.passes().figures;
+        (figures.looked_at, figures.served, figures.stood_still)
+    };
+    assert_eq!(figures(script(2000).holds(100, 110, 200, A, 1)), (1, 1, 0));
+    let refused = |script: Script| script.call(100, A, 0).refused(110, A);
+    assert_eq!(figures(refused(script(2000))), (1, 0, 0));
+    assert_eq!(figures(refused(script(200))), (0, 0, 1));
 }
 
 #[test]
