@@ -13,8 +13,8 @@
 //! happened since. So does it for holders, who are watched from their grant on. Revisions that the
 //! server has compacted meanwhile cannot be watched: whoever waited reads again instead.
 //!
-//! Several that wait for the same node share its watch, whose beginning is then before their reads, or
-//! is still to come.
+//! Several that wait for the same node share its watch. Whoever joins it compares its beginning with
+//! the own read, as if it had been begun for this one: where the beginning is later, it looks.
 //!
 //! A record is watched in the same way by those who wait for it, but for what is written to it, and
 //! without its past when a stream is opened again: they all look once then.
@@ -126,7 +126,8 @@ pub(super) async fn listen(shared: Arc<Shared>, mut orders: mpsc::UnboundedRecei
                     Err(_) => sleep(Duration::from_millis(100)).await,
                 },
                 order = orders.recv() => match order {
-                    Some(order) => drop(watches.take(order)),
+                    // What there is to be asked, is asked over the next stream.
+                    Some(order) => drop(take(&shared, &mut watches, order)),
                     None => return,
                 },
             }
@@ -186,7 +187,7 @@ async fn run(
                 },
                 order = orders.recv() => match order {
                     Some(order) => {
-                        if let Some(request) = watches.take(order) {
+                        if let Some(request) = take(shared, watches, order) {
                             let _ = send.send(request);
                         }
                     }
@@ -218,6 +219,14 @@ async fn send_request(
         }
         Request::Cancel { id } => requests.cancel(id).await,
     }
+}
+
+fn take(shared: &Arc<Shared>, watches: &mut Watches, order: Order) -> Option<Request> {
+    let taken = watches.take(order);
+    if let Some(target) = taken.looks {
+        tell(shared, target, Fact::Begun);
+    }
+    taken.request
 }
 
 /// Whether the stream is still good.

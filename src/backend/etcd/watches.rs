@@ -44,16 +44,25 @@ pub(super) struct Of {
 /// A watched node.
 struct Watch {
     id: i64,
-    /// Behind the read that saw it.
+    /// Behind the earliest read that saw it.
     from: i64,
-    /// Whether nothing since then is missed.
-    begun: bool,
-    targets: Vec<(u64, Target)>,
+    /// The last revision of which it does not tell, once that is known.
+    began: Option<i64>,
+    targets: Vec<Told>,
+}
+
+/// Somebody who is told.
+struct Told {
+    ticket: u64,
+    /// Behind its read.
+    from: i64,
+    target: Target,
 }
 
 impl Watch {
     fn is_of_record(&self) -> bool {
-        matches!(self.targets.first(), Some((_, Target::Loader(_))))
+        let first = self.targets.first();
+        matches!(first.map(|told| &told.target), Some(Target::Loader(_)))
     }
 }
 
@@ -79,8 +88,16 @@ pub(super) enum Request {
     },
 }
 
+/// What follows from an order.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) request: Option<Request>,
+    /// Has to look: the watch that it shares began after its read.
+    pub(super) looks: Option<Target>,
+}
+
 impl Watches {
-    pub(super) fn take(&mut self, order: Order) -> Option<Request> {
+    pub(super) fn take(&mut self, order: Order) -> Taken {
         match order {
             Order::Watch {
                 ticket,
@@ -89,16 +106,30 @@ impl Watches {
                 target,
             } => {
                 if let Some(watch) = self.watches.get_mut(&of) {
-                    watch.targets.push((ticket, target));
-                    return None;
+                    let misses = watch.began.is_some_and(|began| from <= began);
+                    let looks = misses.then(|| target.clone());
+                    watch.from = watch.from.min(from);
+                    watch.targets.push(Told {
+                        ticket,
+                        from,
+                        target,
+                    });
+                    return Taken {
+                        looks,
+                        ..Taken::default()
+                    };
                 }
                 self.last += 1;
                 let id = self.last;
                 let watch = Watch {
                     id,
                     from,
-                    begun: of.by_holder,
-                    targets: vec![(ticket, target)],
+                    began: of.by_holder.then_some(from - 1),
+                    targets: vec![Told {
+                        ticket,
+                        from,
+                        target,
+                    }],
                 };
                 let request = Request::Create {
                     id,
@@ -107,20 +138,28 @@ impl Watches {
                 };
                 self.by_id.insert(id, of.clone());
                 self.watches.insert(of, watch);
-                Some(request)
-            }
-            Order::Leave { ticket, of } => {
-                let watch = self.watches.get_mut(&of)?;
-                watch.targets.retain(|(other, _)| *other != ticket);
-                if !watch.targets.is_empty() {
-                    return None;
+                Taken {
+                    request: Some(request),
+                    ..Taken::default()
                 }
-                let id = watch.id;
-                self.watches.remove(&of);
-                self.by_id.remove(&id);
-                Some(Request::Cancel { id })
             }
+            Order::Leave { ticket, of } => Taken {
+                request: self.leave(ticket, &of),
+                ..Taken::default()
+            },
         }
+    }
+
+    fn leave(&mut self, ticket: u64, of: &Of) -> Option<Request> {
+        let watch = self.watches.get_mut(of)?;
+        watch.targets.retain(|told| told.ticket != ticket);
+        if !watch.targets.is_empty() {
+            return None;
+        }
+        let id = watch.id;
+        self.watches.remove(of);
+        self.by_id.remove(&id);
+        Some(Request::Cancel { id })
     }
 
     /// All of them, for a new stream: with their past.
@@ -129,7 +168,7 @@ impl Watches {
     pub(super) fn all(&mut self) -> Vec<Request> {
         let creates = self.watches.iter_mut().map(|(of, watch)| {
             let is_of_record = watch.is_of_record();
-            watch.begun = !is_of_record;
+            watch.began = (!is_of_record).then_some(watch.from - 1);
             Request::Create {
                 id: watch.id,
                 node: of.node.clone(),
@@ -143,13 +182,10 @@ impl Watches {
     pub(super) fn begins(&mut self, id: i64, revision: i64) -> Vec<Target> {
         let of = self.by_id.get(&id);
         match of.and_then(|of| self.watches.get_mut(of)) {
-            Some(watch) if !watch.begun => {
-                watch.begun = true;
-                if revision < watch.from {
-                    return Vec::new();
-                }
-                let targets = watch.targets.iter();
-                targets.map(|(_, target)| target.clone()).collect()
+            Some(watch) if watch.began.is_none() => {
+                watch.began = Some(revision);
+                let miss = watch.targets.iter().filter(|told| told.from <= revision);
+                miss.map(|told| told.target.clone()).collect()
             }
             _ => Vec::new(),
         }
@@ -158,14 +194,14 @@ impl Watches {
     pub(super) fn targets(&self, id: i64) -> Vec<Target> {
         let watch = self.by_id.get(&id).and_then(|of| self.watches.get(of));
         let targets = watch.into_iter().flat_map(|watch| &watch.targets);
-        targets.map(|(_, target)| target.clone()).collect()
+        targets.map(|told| told.target.clone()).collect()
     }
 
     pub(super) fn end(&mut self, id: i64) -> Vec<Target> {
         let of = self.by_id.remove(&id);
         let watch = of.and_then(|of| self.watches.remove(&of));
         let targets = watch.map(|watch| watch.targets).unwrap_or_default();
-        targets.into_iter().map(|(_, target)| target).collect()
+        targets.into_iter().map(|told| told.target).collect()
     }
 }
 
@@ -181,17 +217,19 @@ mod tests {
     }
 
     fn watch(watches: &mut Watches, ticket: u64, from: i64) -> Option<Request> {
-        watches.take(Order::Watch {
+        let taken = watches.take(Order::Watch {
             ticket,
             of: of("a", false),
             from,
             target: Target::Waiter(Weak::new()),
-        })
+        });
+        assert!(taken.looks.is_none(), "it misses nothing");
+        taken.request
     }
 
     fn leave(watches: &mut Watches, ticket: u64) -> Option<Request> {
         let of = of("a", false);
-        watches.take(Order::Leave { ticket, of })
+        watches.take(Order::Leave { ticket, of }).request
     }
 
     fn create(id: i64, from: i64) -> Request {
@@ -209,7 +247,7 @@ mod tests {
             from: 18,
             target: Target::Loader(Weak::new()),
         });
-        assert_eq!(asked, Some(create(1, 0)));
+        assert_eq!(asked.request, Some(create(1, 0)));
         assert_eq!(watches.begins(1, 17).len(), 0, "nothing was written since");
         for now in [30, 40] {
             assert_eq!(watches.all(), [create(1, 0)]);
@@ -233,11 +271,40 @@ mod tests {
         let mut watches = Watches::default();
         assert_eq!(watch(&mut watches, 1, 18), Some(create(1, 0)));
         assert_eq!(watch(&mut watches, 2, 20), None);
-        assert_eq!(watches.begins(1, 19).len(), 2, "both look");
+        assert_eq!(watches.begins(1, 20).len(), 2, "both look");
         assert_eq!(leave(&mut watches, 1), None);
         assert_eq!(watches.targets(1).len(), 1);
         assert_eq!(leave(&mut watches, 2), Some(Request::Cancel { id: 1 }));
         assert_eq!(leave(&mut watches, 2), None);
+    }
+
+    /// Its read was before the beginning, and its order comes behind: what it waits for may have gone
+    /// in between, and nobody will say so.
+    #[test]
+    fn who_joins_a_watch_that_began_after_its_read_looks() {
+        let mut watches = Watches::default();
+        let joins = |watches: &mut Watches, ticket, from| {
+            watches.take(Order::Watch {
+                ticket,
+                of: of("a", false),
+                from,
+                target: Target::Waiter(Weak::new()),
+            })
+        };
+        joins(&mut watches, 1, 2590);
+        assert_eq!(watches.begins(1, 2591).len(), 1);
+        let taken = joins(&mut watches, 2, 2591);
+        assert!(taken.looks.is_some() && taken.request.is_none());
+        assert!(joins(&mut watches, 3, 2592).looks.is_none());
+        // Over the next stream it is told from the earliest read on.
+        assert_eq!(watches.all(), [create(1, 2590)]);
+        assert!(joins(&mut watches, 4, 2590).looks.is_none());
+        assert!(joins(&mut watches, 5, 2589).looks.is_some());
+        // Of two that came before the beginning, who read before it looks.
+        let mut watches = Watches::default();
+        joins(&mut watches, 1, 20);
+        joins(&mut watches, 2, 18);
+        assert_eq!(watches.begins(1, 19).len(), 1);
     }
 
     #[test]
@@ -266,7 +333,7 @@ mod tests {
             from: 10,
             target: Target::Holder(Weak::new()),
         });
-        assert_eq!(request, Some(create(2, 10)));
+        assert_eq!(request.request, Some(create(2, 10)));
         assert_eq!(watches.begins(2, 30).len(), 0);
         assert_eq!(watches.end(1).len(), 1);
         assert_eq!(watches.targets(2).len(), 1);
