@@ -19,8 +19,8 @@ use crate::{
     records::{begin, forget, keep, opening, record_name, stands},
     servers::{Etcd, TcpProxy},
     support::{
-        LONG, PREFIX, SLACK, connect, connect_with, hold, key, name, patient, try_it, until,
-        until_nothing_is_left, url_of, waiters,
+        LONG, PREFIX, SLACK, connect, connect_with, hold, key, name, patient, until,
+        until_it_serves, until_nothing_is_left, url_of, waiters,
     },
 };
 
@@ -183,16 +183,6 @@ async fn settled(proxy: &TcpProxy) -> EtcdBackend {
     backend
 }
 
-async fn until_well(backend: &EtcdBackend) {
-    until("all is well", async || {
-        match try_it(backend, &key("well")).await {
-            Ok(lease) => lease.release().await.is_ok(),
-            Err(_) => false,
-        }
-    })
-    .await;
-}
-
 /// The attempt was executed, and nobody heard of it: neither lock nor record is left, and an
 /// orphan is there again.
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +212,7 @@ async fn what_was_granted_unheard_is_taken_back_with_its_record() {
                     // It was faster. Its caller may have begun, and says that it did not.
                     heard += 1;
                     proxy.heal();
-                    until_well(&backend).await;
+                    until_it_serves(&backend).await;
                     drop(lease);
                     until_free(&server, n).await;
                     if opened > 0 {
@@ -236,7 +226,7 @@ async fn what_was_granted_unheard_is_taken_back_with_its_record() {
             }
             opened += u32::from(stands(&server, &key(n)).ends_with("unheard"));
             proxy.heal();
-            until_well(&backend).await;
+            until_it_serves(&backend).await;
             until_free(&server, n).await;
             until("the record is as it was", async || {
                 let now = stands(&server, &key(n));
@@ -341,7 +331,7 @@ async fn a_late_attempt_opens_nothing() {
             // It slept for longer than it was to.
             continue;
         }
-        until_well(&backend).await;
+        until_it_serves(&backend).await;
         tokio::time::sleep(TIMEOUT).await;
         proxy.heal();
         // Whatever arrives of it, arrives within this time.

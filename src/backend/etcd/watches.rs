@@ -59,6 +59,14 @@ struct Told {
     target: Target,
 }
 
+impl Told {
+    /// Whether something may have been written since its read of which a watch that began at this
+    /// revision does not tell.
+    fn misses(&self, began: i64) -> bool {
+        self.from <= began
+    }
+}
+
 impl Watch {
     fn is_of_record(&self) -> bool {
         let first = self.targets.first();
@@ -105,15 +113,16 @@ impl Watches {
                 from,
                 target,
             } => {
+                let told = Told {
+                    ticket,
+                    from,
+                    target,
+                };
                 if let Some(watch) = self.watches.get_mut(&of) {
-                    let misses = watch.began.is_some_and(|began| from <= began);
-                    let looks = misses.then(|| target.clone());
+                    let misses = watch.began.is_some_and(|began| told.misses(began));
+                    let looks = misses.then(|| told.target.clone());
                     watch.from = watch.from.min(from);
-                    watch.targets.push(Told {
-                        ticket,
-                        from,
-                        target,
-                    });
+                    watch.targets.push(told);
                     return Taken {
                         looks,
                         ..Taken::default()
@@ -125,11 +134,7 @@ impl Watches {
                     id,
                     from,
                     began: of.by_holder.then_some(from - 1),
-                    targets: vec![Told {
-                        ticket,
-                        from,
-                        target,
-                    }],
+                    targets: vec![told],
                 };
                 let request = Request::Create {
                     id,
@@ -184,7 +189,7 @@ impl Watches {
         match of.and_then(|of| self.watches.get_mut(of)) {
             Some(watch) if watch.began.is_none() => {
                 watch.began = Some(revision);
-                let miss = watch.targets.iter().filter(|told| told.from <= revision);
+                let miss = watch.targets.iter().filter(|told| told.misses(revision));
                 miss.map(|told| told.target.clone()).collect()
             }
             _ => Vec::new(),
